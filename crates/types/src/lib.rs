@@ -1,0 +1,39 @@
+//! The words of the project: newtypes that every other crate speaks in.
+//!
+//! Invariant: a value of a type in here is valid by construction. There is no I/O, no clock and no
+//! decision here; a type moves in when a second crate needs it.
+
+mod byte_count;
+mod component;
+mod device;
+mod digest;
+mod failure;
+mod ids;
+mod precision;
+mod shard;
+
+pub use byte_count::{ByteCount, ParseByteCountError};
+pub use component::Component;
+pub use device::{DeviceId, ParseDeviceIdError};
+pub use digest::{Digest, ParseDigestError};
+pub use failure::FailureClass;
+pub use ids::{
+    DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
+    TrialId, UnitId,
+};
+pub use precision::{ParsePrecisionError, Precision};
+pub use shard::{Shard, shards};
+
+/// What a component of a process is doing; the axis along which memory and time are reported.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Weights are being read and placed on the device.
+    Load,
+    /// First forward passes, whose cost is not representative.
+    WarmUp,
+    /// Samples are being evaluated.
+    Run,
+}
