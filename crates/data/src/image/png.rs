@@ -1,0 +1,151 @@
+//! PNG.
+//!
+//! Invariant: samples become bytes as in Pillow: 1, 2 and 4-bit grey are stretched to 0–255; of
+//! 16-bit colour and grey with alpha the high byte is kept, while 16-bit grey is *clipped* at 255;
+//! palette entries that are missing are black. Checksums are verified.
+
+use std::io::{Cursor, ErrorKind};
+
+use png::{BitDepth, ColorType, DecodingError, Limits, Reader, Transformations};
+
+use super::{DecodeError, DecodeLimits, Format, RgbImage, check_size, complete};
+
+type PngReader<'a> = Reader<Cursor<&'a [u8]>>;
+
+/// What chunks other than the picture may take; text and colour profiles are of no use here.
+const METADATA_LIMIT: usize = 16 << 20;
+
+pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
+    let mut decoder =
+        png::Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: METADATA_LIMIT });
+    decoder.set_transformations(Transformations::IDENTITY);
+    decoder.set_ignore_text_chunk(true);
+    decoder.set_ignore_iccp_chunk(true);
+    let header = decoder.read_header_info().map_err(refusal)?;
+    let (width, height) = (header.width, header.height);
+    check_size(width, height, limits)?;
+    let mut reader = decoder.read_info().map_err(refusal)?;
+    let stride = reader.output_line_size(width).ok_or_else(|| too_large(width, height, limits))?;
+    let mut packed = vec![0; stride * height as usize];
+    read_rows(&mut reader, stride, &mut packed)?;
+    let rgb = to_rgb(&reader, stride, &packed);
+    complete(Format::Png, width, height, rgb)
+}
+
+fn too_large(width: u32, height: u32, limits: &DecodeLimits) -> DecodeError {
+    DecodeError::TooManyPixels { width, height, limits: *limits }
+}
+
+fn read_rows(
+    reader: &mut PngReader<'_>,
+    stride: usize,
+    packed: &mut [u8],
+) -> Result<(), DecodeError> {
+    let bits = bits_per_pixel(reader);
+    let mut line = 0;
+    while let Some(row) = reader.next_interlaced_row().map_err(refusal)? {
+        match row.interlace() {
+            png::InterlaceInfo::Null(_) => {
+                packed[line * stride..][..stride].copy_from_slice(row.data());
+                line += 1;
+            }
+            png::InterlaceInfo::Adam7(pass) => {
+                png::expand_interlaced_row(packed, stride, row.data(), pass, bits);
+            }
+        }
+    }
+    match reader.finish() {
+        // Every row is there: a missing tail costs no pixel.
+        Err(DecodingError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
+        result => result.map_err(refusal),
+    }
+}
+
+fn bits_per_pixel(reader: &PngReader<'_>) -> u8 {
+    let (colour, depth) = (reader.info().color_type, reader.info().bit_depth);
+    let samples: u8 = match colour {
+        ColorType::Grayscale | ColorType::Indexed => 1,
+        ColorType::GrayscaleAlpha => 2,
+        ColorType::Rgb => 3,
+        ColorType::Rgba => 4,
+    };
+    samples * depth as u8
+}
+
+/// Unpacks and widens the samples row by row.
+fn to_rgb(reader: &PngReader<'_>, stride: usize, packed: &[u8]) -> Vec<u8> {
+    let info = reader.info();
+    let width = info.width as usize;
+    let mut rgb = Vec::with_capacity(width * info.height as usize * 3);
+    let wide = info.bit_depth == BitDepth::Sixteen;
+    let grey = |value: u8| [value; 3];
+    for row in packed.chunks_exact(stride) {
+        match info.color_type {
+            ColorType::Grayscale if wide => rgb.extend(
+                row.as_chunks()
+                    .0
+                    .iter()
+                    .flat_map(|&[high, low]| grey(if high > 0 { u8::MAX } else { low })),
+            ),
+            ColorType::Grayscale => {
+                let step = u8::MAX / max_of(info.bit_depth);
+                rgb.extend(indices(row, info.bit_depth, width).flat_map(|v| grey(v * step)));
+            }
+            ColorType::Indexed => {
+                let palette = info.palette.as_deref().unwrap_or_default().as_chunks::<3>().0;
+                let colour = |index: u8| palette.get(usize::from(index)).copied();
+                rgb.extend(
+                    indices(row, info.bit_depth, width)
+                        .flat_map(|index| colour(index).unwrap_or_default()),
+                );
+            }
+            ColorType::GrayscaleAlpha if wide => {
+                rgb.extend(row.as_chunks().0.iter().flat_map(|&[high, _, _, _]| grey(high)));
+            }
+            ColorType::GrayscaleAlpha => {
+                rgb.extend(row.as_chunks().0.iter().flat_map(|&[value, _]| grey(value)));
+            }
+            ColorType::Rgb if wide => {
+                rgb.extend(row.as_chunks().0.iter().map(|&[high, _]| high));
+            }
+            ColorType::Rgb => rgb.extend_from_slice(row),
+            ColorType::Rgba if wide => {
+                rgb.extend(
+                    row.as_chunks().0.iter().flat_map(|&[r, _, g, _, b, _, _, _]| [r, g, b]),
+                );
+            }
+            ColorType::Rgba => {
+                rgb.extend(row.as_chunks().0.iter().flat_map(|&[r, g, b, _]| [r, g, b]));
+            }
+        }
+    }
+    rgb
+}
+
+fn max_of(depth: BitDepth) -> u8 {
+    match depth {
+        BitDepth::One => 1,
+        BitDepth::Two => 3,
+        BitDepth::Four => 15,
+        BitDepth::Eight | BitDepth::Sixteen => u8::MAX,
+    }
+}
+
+/// The samples of one row of at most 8 bits each; the leftmost lies in the high bits.
+fn indices(row: &[u8], depth: BitDepth, width: usize) -> impl Iterator<Item = u8> {
+    let bits = (depth as usize).min(8);
+    let mask = max_of(depth);
+    (0..width).map(move |x| {
+        let bit = x * bits;
+        (row[bit / 8] >> (8 - bits - bit % 8)) & mask
+    })
+}
+
+fn refusal(error: DecodingError) -> DecodeError {
+    match error {
+        DecodingError::IoError(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            DecodeError::Truncated { format: Format::Png }
+        }
+        other => DecodeError::Corrupt { format: Format::Png, reason: other.to_string() },
+    }
+}
