@@ -1,1 +1,34 @@
-//! engine
+//! Forward passes: pixels and token ids in, embeddings and scores out. The only user of `tch`.
+//!
+//! Invariants:
+//! - Plain slices cross the border of this crate; no tensor does.
+//! - Every operator runs in inference mode, on the calling thread alone ([`Session`]), through
+//!   tch's fallible calls. What libtorch throws becomes an [`EngineError`]; a refused allocation is
+//!   always [`EngineError::OutOfMemory`].
+//! - An embedding depends on its own sample and on the *shape* of the call it was made in, never
+//!   on the other samples of that call, on the thread or on what ran before. Matrix products round
+//!   differently for different shapes, so callers that need equal bits use equal shapes.
+//!
+//! Absent so far: devices other than the CPU, and precisions below fp32.
+
+mod error;
+mod layers;
+mod score;
+mod session;
+mod text;
+mod tower;
+mod vision;
+mod weights;
+
+pub use error::EngineError;
+pub use score::Scorer;
+pub use text::TextEncoder;
+pub use vision::VisionEncoder;
+
+/// The version of libtorch in use, as `2.11.0`.
+pub fn libtorch_version() -> &'static str {
+    orchestrator_torch::version()
+}
+
+#[cfg(test)]
+mod reference_tests;

@@ -1,1 +1,27 @@
-//! torch
+//! What `tch` lacks of libtorch, as a safe interface: inference mode, loading of CUDA support, the
+//! thread setting of one thread. All unsafe code of the project is here (and one memory map in
+//! crate `model`).
+//!
+//! Invariant: each function in `cpp/shim.cpp` catches every C++ exception, so that none crosses
+//! into Rust; each safe function here is sound for every caller.
+//!
+//! Absent so far: allocator statistics, quota, streams and traces. Absent on purpose: tensors,
+//! which belong to `engine` through `tch`.
+
+pub mod cuda;
+mod ffi;
+mod inference;
+mod threads;
+
+pub use inference::InferenceMode;
+pub use threads::use_one_thread;
+
+/// What libtorch says when a call of the shim fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("libtorch: {0}")]
+pub struct TorchError(String);
+
+/// The version of libtorch that the shim was compiled with, as `2.11.0`.
+pub fn version() -> &'static str {
+    ffi::version()
+}

@@ -1,0 +1,105 @@
+//! The layers that a tower is a list of. Hidden states are fp32 tensors `[texts or images, tokens,
+//! width]`; a layer may overwrite the ones it is given.
+
+mod block;
+mod embeddings;
+mod head;
+
+use tch::Tensor;
+
+use crate::{EngineError, weights::Weight};
+
+pub(crate) use block::Block;
+pub(crate) use embeddings::{TextEmbeddings, VisionEmbeddings};
+pub(crate) use head::Head;
+
+/// One step of a tower.
+#[derive(Clone, Debug)]
+pub(crate) enum Layer {
+    /// Token ids `[n, tokens]` → hidden states.
+    TextEmbeddings(TextEmbeddings),
+    /// Pixels `[n, 3, height, width]` → hidden states.
+    VisionEmbeddings(VisionEmbeddings),
+    /// Hidden states → hidden states.
+    Block(Block),
+    /// Pooled hidden states `[n, width]` → embeddings `[n, embedding width]` of length one.
+    Head(Head),
+}
+
+impl Layer {
+    /// Runs the layer on all tokens.
+    pub(crate) fn forward(&self, input: Tensor) -> Result<Tensor, EngineError> {
+        match self {
+            Self::TextEmbeddings(layer) => layer.forward(&input),
+            Self::VisionEmbeddings(layer) => layer.forward(&input),
+            Self::Block(layer) => layer.forward(input),
+            Self::Head(layer) => layer.forward(&input),
+        }
+    }
+}
+
+/// The one token of each sequence that the embedding is made from.
+#[derive(Debug)]
+pub(crate) enum Pooled {
+    /// The first (class token).
+    First,
+    /// One position per sequence.
+    At {
+        /// Position in the flattened batch, `[n]`: sequence × tokens + position.
+        rows: Tensor,
+        /// Which tokens the pooled one attends to, `[n, 1, 1, tokens]`, true or false.
+        visible: Tensor,
+    },
+}
+
+impl Pooled {
+    /// `[n, tokens, width]` → `[n, width]`.
+    fn pick(&self, hidden: &Tensor) -> Result<Tensor, EngineError> {
+        match self {
+            Self::First => Ok(hidden.f_select(1, 0)?),
+            Self::At { rows, .. } => Ok(hidden.f_flatten(0, 1)?.f_index_select(0, rows)?),
+        }
+    }
+
+    fn visible(&self) -> Option<&Tensor> {
+        match self {
+            Self::First => None,
+            Self::At { visible, .. } => Some(visible),
+        }
+    }
+}
+
+/// Layer norm over the last axis.
+#[derive(Clone, Debug)]
+pub(crate) struct Norm {
+    pub weight: Weight,
+    pub bias: Weight,
+    pub epsilon: f64,
+}
+
+impl Norm {
+    fn forward(&self, input: &Tensor) -> Result<Tensor, EngineError> {
+        let (weight, bias) = (Some(&*self.weight), Some(&*self.bias));
+        Ok(input.f_layer_norm(self.weight.size(), weight, bias, self.epsilon, false)?)
+    }
+}
+
+/// `x · weightᵀ + bias`, weight `[out, in]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Linear {
+    pub weight: Weight,
+    pub bias: Weight,
+}
+
+impl Linear {
+    fn forward(&self, input: &Tensor) -> Result<Tensor, EngineError> {
+        Ok(input.f_linear(&self.weight, Some(&*self.bias))?)
+    }
+
+    /// The output features `start..start + length` as a layer of their own, sharing the numbers.
+    fn rows(&self, start: i64, length: i64) -> Result<Self, EngineError> {
+        let weight = self.weight.f_narrow(0, start, length)?.into();
+        let bias = self.bias.f_narrow(0, start, length)?.into();
+        Ok(Self { weight, bias })
+    }
+}

@@ -1,0 +1,1 @@
+//! What a folder may hold.
