@@ -1,1 +1,83 @@
-fn main() {}
+//! `cargo xtask`: everything a checkout needs besides `cargo build`.
+//!
+//! Purpose: set up libtorch, run the demonstration, run every check, install the binaries.
+//! Invariant: this crate builds without libtorch and depends on no other crate of the workspace,
+//! since it is what makes the others buildable.
+//! Absent on purpose: Python code (pip only fetches files) and shell scripts.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+mod arrows;
+mod build_cache;
+mod cache;
+mod checkout;
+mod demo;
+mod graph;
+mod install;
+mod setup;
+mod suite;
+mod tally;
+
+use checkout::Checkout;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Tasks of this checkout")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Fetch libtorch 2.11.0 into the shared cache and point this checkout at it
+    ///
+    /// `LIBTORCH=DIR` uses an existing PyTorch 2.11.0 instead. `ORCHESTRATOR_CACHE` moves the cache
+    /// (default `$XDG_CACHE_HOME/orchestrator` or `~/.cache/orchestrator`).
+    Setup {
+        /// Add the NVIDIA libraries that libtorch_cuda.so needs (some gigabytes)
+        #[arg(long)]
+        cuda: bool,
+    },
+    /// Set up, build in release mode, and evaluate a real CLIP on the images in tests/data
+    Demo {
+        /// Passed on to `orchestrator submit`
+        #[arg(last = true)]
+        submit: Vec<OsString>,
+    },
+    /// Set up, then run every check: format, lints, crate arrows, tests, documentation tests
+    Test {
+        /// Leave out the slow end-to-end tests (names that start with `slow_`)
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Build in release mode and put `orchestrator` and `orchestrator-executor` under PREFIX/bin
+    Install {
+        /// Folder that gets bin/ and lib/
+        #[arg(long, value_name = "DIR")]
+        prefix: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().verb) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode> {
+    let checkout = Checkout::from_cargo()?;
+    match verb {
+        Verb::Setup { cuda } => setup::run(&checkout, cuda).map(|()| ExitCode::SUCCESS),
+        Verb::Demo { submit } => demo::run(&checkout, &submit),
+        Verb::Test { quick } => suite::run(&checkout, quick),
+        Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
+    }
+}
