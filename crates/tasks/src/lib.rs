@@ -39,3 +39,4 @@ pub use ranker::{Excluded, RankError, Ranked, Ranker};
 pub use ranks::{RankCounts, RankCountsError};
 pub use relevance::{Relevance, RelevanceError};
 pub use tile::{ScoreTile, TileShapeError};
+#[cfg(test)]

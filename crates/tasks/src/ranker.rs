@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     relevance::{Relevance, between},
-    scan::scan,
+    scan::{Scan, scan},
     tile::ScoreTile,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 mod tests;
 
 /// Scores looked at between two looks at the top list's threshold.
-const BLOCK: usize = 256;
+const BLOCK: usize = 128;
 
 /// Queries and candidates that take no part, because their sample is quarantined.
 ///
@@ -155,6 +155,8 @@ struct Row {
 #[derive(Clone, Debug)]
 struct Top {
     depth: usize,
+    /// Nothing below this score is admitted.
+    threshold: f32,
     entries: Vec<(u32, f32)>,
 }
 
@@ -248,13 +250,7 @@ impl Row {
     fn new(relevance: &Relevance, excluded: &Excluded, query: u32, depth: usize) -> Self {
         let relevant = relevance.of(query).iter().filter(|&&index| !excluded.candidate(index));
         let missing = if excluded.query(query) { 0 } else { relevant.map(|_| 1).sum() };
-        Self {
-            missing,
-            best: None,
-            counted: 0,
-            beating: 0,
-            top: Top { depth, entries: Vec::with_capacity(depth) },
-        }
+        Self { missing, best: None, counted: 0, beating: 0, top: Top::new(depth) }
     }
 
     fn observe(&mut self, query: u32, candidate: u32, score: f32) -> Result<(), RankError> {
@@ -280,14 +276,10 @@ impl Row {
         let split = best.clamp(candidates.start, candidates.end);
         let (left, right) = scores.split_at((split - candidates.start) as usize);
         for (first, block) in blocks(candidates.start, left) {
-            let seen = scan::<true>(block, pivot);
-            self.beating += seen.beating;
-            self.take(excluded, query, first, block, seen.highest, seen.finite)?;
+            self.take(excluded, query, first, block, scan::<true>(block, pivot))?;
         }
         for (first, block) in blocks(split, right) {
-            let seen = scan::<false>(block, pivot);
-            self.beating += seen.beating;
-            self.take(excluded, query, first, block, seen.highest, seen.finite)?;
+            self.take(excluded, query, first, block, scan::<false>(block, pivot))?;
         }
         // Excluded candidates are rare: counted with the others, then taken back.
         for &candidate in between(&excluded.candidates, candidates) {
@@ -297,55 +289,63 @@ impl Row {
         Ok(())
     }
 
-    /// Looks at single scores of a block, where there is something to find.
+    /// Adds what a scan found, and looks at single scores only where there is something to find.
     fn take(
         &mut self,
         excluded: &Excluded,
         query: u32,
         first: u32,
         block: &[f32],
-        highest: f32,
-        finite: bool,
+        found: Scan,
     ) -> Result<(), RankError> {
-        if finite && highest < self.top.threshold() {
+        self.beating += found.beating;
+        if !found.finite {
+            let broken = block
+                .iter()
+                .zip(first..)
+                .find(|&(score, candidate)| !score.is_finite() && !excluded.candidate(candidate));
+            if let Some((&score, candidate)) = broken {
+                return Err(RankError::NotFinite { query, candidate, score });
+            }
+        }
+        if found.finite && found.highest < self.top.threshold {
             return Ok(());
         }
         for (&score, candidate) in block.iter().zip(first..) {
-            if score.is_finite() && !self.top.admits((candidate, score)) {
-                continue;
+            let entry = (candidate, score);
+            // The first test decides nearly always, and is false for what is not a number.
+            if score >= self.top.threshold
+                && self.top.admits(entry)
+                && !excluded.candidate(candidate)
+            {
+                self.top.insert(entry);
             }
-            if excluded.candidate(candidate) {
-                continue;
-            }
-            if !score.is_finite() {
-                return Err(RankError::NotFinite { query, candidate, score });
-            }
-            self.top.insert((candidate, score));
         }
         Ok(())
     }
 }
 
 impl Top {
-    /// Below this score nothing is admitted.
-    fn threshold(&self) -> f32 {
-        if self.entries.len() < self.depth {
-            return f32::NEG_INFINITY;
-        }
-        self.entries.last().map_or(f32::INFINITY, |&(_, score)| score)
+    fn new(depth: usize) -> Self {
+        let threshold = if depth == 0 { f32::INFINITY } else { f32::NEG_INFINITY };
+        Self { depth, threshold, entries: Vec::with_capacity(depth) }
     }
 
     fn admits(&self, entry: (u32, f32)) -> bool {
-        if self.entries.len() < self.depth {
-            return true;
+        match self.entries.last() {
+            Some(&worst) if self.entries.len() == self.depth => beats(entry, worst),
+            _ => self.depth > 0,
         }
-        self.entries.last().is_some_and(|&worst| beats(entry, worst))
     }
 
+    /// Takes in an admitted entry.
     fn insert(&mut self, entry: (u32, f32)) {
         let at = self.entries.partition_point(|&other| beats(other, entry));
         self.entries.truncate(self.depth - 1);
         self.entries.insert(at, entry);
+        if self.entries.len() == self.depth {
+            self.threshold = self.entries[self.depth - 1].1;
+        }
     }
 }
 
