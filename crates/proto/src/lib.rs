@@ -1,1 +1,45 @@
-//! proto
+//! The wire: generated messages, conversions to and from the domain, limits, and the one table of
+//! errors and status codes.
+//!
+//! Invariant: generated types stop here and in the thin gRPC handlers. A conversion names every
+//! field, so that a new one breaks the build instead of being dropped.
+
+mod connection;
+mod from_wire;
+mod status;
+#[cfg(test)]
+mod tests;
+mod to_wire;
+
+pub use connection::{
+    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, MESSAGE_LIMIT_BYTES, TRANSFER_TIMEOUT, connect,
+    connect_unix, server,
+};
+pub use from_wire::{InvalidMessage, run_state};
+pub use status::{Refusal, RefusalCode};
+pub use to_wire::wire_run_state;
+
+/// What the messages become: for processes that carry out work and decide nothing, and so do not
+/// depend on the crates that decide.
+pub mod domain {
+    pub use orchestrator_plan::{
+        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SourceKind, TextSet,
+    };
+    pub use orchestrator_run::{
+        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
+        UnitResult,
+    };
+}
+
+/// Version of the messages and of their meaning. Both sides must be equal.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Generated from `proto/orchestrator/v1`.
+pub mod v1 {
+    #![expect(
+        clippy::pedantic,
+        missing_docs,
+        reason = "generated code; the documentation stands in the .proto files"
+    )]
+    tonic::include_proto!("orchestrator.v1");
+}

@@ -1,0 +1,155 @@
+//! Named invariants of plans, and one plan to read.
+
+use std::path::Path;
+
+use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
+use orchestrator_types::{ByteCount, Component, DeviceId, Digest};
+use proptest::prelude::*;
+
+use crate::{Inventory, Plan, PlanError, SliceOffer, Work, check, plan};
+
+fn evaluation(batch: &str) -> Evaluation {
+    let text = format!(
+        "version: 1\nname: test\nmodels: [{{path: m}}]\ndatasets:\n  a: {{format: imagefolder, path: \
+         a}}\n  b: {{format: captions, path: b.jsonl}}\ntasks:\n  - zero_shot: {{dataset: a}}\n  - \
+         retrieval: {{dataset: b}}\n  - retrieval: {{dataset: b, captions: all}}\nsweep: {{batch: \
+         {batch}}}\n"
+    );
+    orchestrator_spec::parse("eval.yaml", &text, &[]).unwrap()
+}
+
+fn facts(samples: u32, captions: u32) -> Facts {
+    let tower = |tokens, width| TowerFacts {
+        layers: 6,
+        width,
+        heads: 4,
+        mlp: 4 * width,
+        tokens,
+        weights_bytes: ByteCount::mib(7),
+    };
+    let model = ModelFacts {
+        architecture: "CLIPModel".into(),
+        weights_bytes: ByteCount::bytes(15_280_000),
+        parameters: 7_640_000,
+        weights_blake3: Digest::of(b"weights"),
+        tokenizer_blake3: Digest::of(b"tokenizer"),
+        preprocess: "bicubic 112".into(),
+        image_size: 112,
+        context: 32,
+        embedding_width: 256,
+        vision: tower(50, 256),
+        text: tower(32, 192),
+    };
+    let labelled = DatasetFacts {
+        samples,
+        labelled: true,
+        classes: 95,
+        templates: 6,
+        captions_first: 0,
+        captions_all: 0,
+        manifest_digest: Digest::of(b"a"),
+        templates_digest: Some(Digest::of(b"templates")),
+        warnings: Vec::new(),
+    };
+    let captioned = DatasetFacts {
+        labelled: false,
+        classes: 0,
+        templates: 0,
+        captions_first: samples,
+        captions_all: samples * captions,
+        manifest_digest: Digest::of(b"b"),
+        templates_digest: None,
+        ..labelled.clone()
+    };
+    let datasets =
+        [("a", labelled), ("b", captioned)].map(|(name, facts)| (name.parse().unwrap(), Ok(facts)));
+    Facts { models: vec![Ok(model)], datasets: datasets.into() }
+}
+
+fn inventory(slices: u32, memory: ByteCount) -> Inventory {
+    let offer = |index| SliceOffer {
+        id: format!("laptop.{index}").parse().unwrap(),
+        node: "laptop".parse().unwrap(),
+        device: DeviceId::Cpu,
+        threads: 2,
+        memory_bytes: memory,
+    };
+    Inventory { slices: (0..slices).map(offer).collect() }
+}
+
+fn planned(samples: u32, captions: u32, slices: u32, batch: &str) -> Plan {
+    let inventory = inventory(slices, ByteCount::gib(4));
+    plan(&evaluation(batch), &facts(samples, captions), &inventory, Path::new("/data")).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_plan_passes_the_checker(
+        samples in 1..20_000_u32,
+        captions in 1..6_u32,
+        slices in 1..5_u32,
+        batch in prop::sample::select(vec!["[auto]", "[1]", "[7, 256]"]),
+    ) {
+        prop_assert_eq!(check(&planned(samples, captions, slices, batch)), []);
+    }
+
+    #[test]
+    fn work_does_not_depend_on_the_slices(samples in 1..5_000_u32, slices in 2..6_u32) {
+        let (one, many) = (planned(samples, 2, 1, "[auto]"), planned(samples, 2, slices, "[auto]"));
+        prop_assert_eq!(one.units, many.units);
+    }
+
+    #[test]
+    fn tiles_and_shards_do_not_depend_on_the_batch(samples in 1..5_000_u32, batch in 1..600_u32) {
+        let cuts = |plan: &Plan| -> Vec<_> {
+            plan.units
+                .iter()
+                .filter_map(|unit| match &unit.work {
+                    Work::EncodeImages(work) => Some((work.shard, work.tile)),
+                    Work::EncodeTexts(_) | Work::Rank(_) => None,
+                })
+                .collect()
+        };
+        let fixed = planned(samples, 2, 1, &format!("[{batch}]"));
+        prop_assert_eq!(cuts(&planned(samples, 2, 1, "[auto]")), cuts(&fixed));
+    }
+}
+
+#[test]
+fn only_the_last_of_several_slices_loads_the_text_tower() {
+    let plan = planned(1593, 5, 3, "[auto]");
+    let holders: Vec<bool> =
+        plan.placement.iter().map(|slice| slice.components.contains(&Component::Text)).collect();
+    assert_eq!(holders, [false, false, true]);
+    let weights = |index: usize| -> u64 {
+        plan.placement[index].claims.iter().map(|claim| claim.weights_bytes.as_u64()).sum()
+    };
+    assert!(weights(0) < weights(2));
+}
+
+#[test]
+fn trials_that_differ_by_batch_share_their_texts() {
+    let plan = planned(1593, 5, 1, "[1, 256]");
+    assert_eq!(plan.trials[0].tasks[0].texts, plan.trials[1].tasks[0].texts);
+    assert_ne!(plan.trials[0].tasks[0].images, plan.trials[1].tasks[0].images);
+    assert_ne!(plan.trials[0].batch, plan.trials[1].batch);
+}
+
+#[test]
+fn a_plan_reads_well() {
+    let plan = planned(600, 2, 2, "[auto]");
+    insta::assert_snapshot!(serde_json::to_string_pretty(&plan).unwrap());
+}
+
+#[test]
+fn what_cannot_fit_is_refused_with_the_sums() {
+    let refuse = |inventory| {
+        let base = Path::new("/data");
+        plan(&evaluation("[auto]"), &facts(10, 1), &inventory, base).unwrap_err()
+    };
+    let small = refuse(inventory(1, ByteCount::mib(16)));
+    insta::assert_snapshot!(small.to_string());
+    assert!(matches!(refuse(Inventory::default()), PlanError::NoSlice));
+}

@@ -1,0 +1,164 @@
+//! Units of work: the smallest things leased, retried and committed.
+
+use std::path::PathBuf;
+
+use orchestrator_types::{Component, DatasetName, Digest, Precision, Shard, UnitId};
+use serde::{Deserialize, Serialize};
+
+use crate::UnitRange;
+
+/// One unit of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Unit {
+    /// Position in the plan.
+    pub id: UnitId,
+    /// What it computes.
+    pub work: Work,
+    /// Units whose blobs it reads; all must be committed first.
+    pub needs: Vec<UnitRange>,
+    /// Rows that it is about: images, texts or queries.
+    pub rows: u32,
+}
+
+impl Unit {
+    /// The component that a slice must hold to run this unit.
+    pub const fn component(&self) -> Component {
+        match self.work {
+            Work::EncodeTexts(_) => Component::Text,
+            Work::EncodeImages(_) => Component::Vision,
+            Work::Rank(_) => Component::Score,
+        }
+    }
+}
+
+/// What a unit computes. Self-contained but for the blobs that it needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Work {
+    /// Text tower over a part of the distinct texts of a set.
+    EncodeTexts(EncodeTexts),
+    /// Vision tower over a shard of a dataset's images.
+    EncodeImages(EncodeImages),
+    /// Scores of a shard of queries against all candidates, ranked.
+    Rank(Rank),
+}
+
+/// Weights and the precision in which they compute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ModelSource {
+    /// Model folder, absolute.
+    pub folder: PathBuf,
+    /// Digest of the weights that the plan was made for.
+    pub weights: Digest,
+    /// Number format of the forward pass.
+    pub precision: Precision,
+}
+
+/// A dataset as workers find it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DatasetSource {
+    /// Its key in eval.yaml.
+    pub name: DatasetName,
+    /// Where and in which format.
+    pub source: SourceKind,
+    /// Digest of the sample list that the plan was made for.
+    pub manifest: Digest,
+}
+
+/// Format and absolute place of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "format", rename_all = "snake_case")]
+pub enum SourceKind {
+    /// One sub-folder a class.
+    #[serde(rename = "imagefolder")]
+    ImageFolder {
+        /// Folder of the class folders.
+        root: PathBuf,
+        /// Names, labels and templates.
+        classes: Option<PathBuf>,
+    },
+    /// Lines of image and captions.
+    Captions {
+        /// The jsonl file.
+        file: PathBuf,
+    },
+}
+
+/// Which texts of a dataset are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TextSet {
+    /// Every class label in every template, class by class.
+    Prompts,
+    /// The first caption of each image.
+    FirstCaptions,
+    /// All captions, image by image.
+    AllCaptions,
+}
+
+/// Which side queries which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Images against class embeddings (zero-shot classification).
+    ImageToClass,
+    /// Images against texts.
+    ImageToText,
+    /// Texts against images.
+    TextToImage,
+}
+
+/// See [`Work::EncodeTexts`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncodeTexts {
+    /// Whose text tower.
+    pub model: ModelSource,
+    /// Whose texts.
+    pub dataset: DatasetSource,
+    /// Which of them.
+    pub texts: TextSet,
+    /// This range of the distinct texts, from 0.
+    pub part: u32,
+    /// Number of ranges.
+    pub parts: u32,
+    /// Texts per dispatch.
+    pub batch: u32,
+    /// Texts computed together.
+    pub tile: u32,
+}
+
+/// See [`Work::EncodeImages`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncodeImages {
+    /// Whose vision tower.
+    pub model: ModelSource,
+    /// Whose images.
+    pub dataset: DatasetSource,
+    /// Which of them.
+    pub shard: Shard,
+    /// Images decoded and not yet encoded, at most.
+    pub batch: u32,
+    /// Images computed together.
+    pub tile: u32,
+    /// Whether an unreadable image is set aside (else it fails the unit).
+    pub quarantine_bad_samples: bool,
+}
+
+/// See [`Work::Rank`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Gives labels, captions and their images.
+    pub dataset: DatasetSource,
+    /// Which texts are candidates or queries.
+    pub texts: TextSet,
+    /// Which side queries which.
+    pub direction: Direction,
+    /// Which queries.
+    pub queries: Shard,
+    /// Best candidates kept per query.
+    pub depth: u32,
+    /// Units that encode the texts.
+    pub text_units: UnitRange,
+    /// Units that encode the images: all of them for text → image, else the shard's own.
+    pub image_units: UnitRange,
+}

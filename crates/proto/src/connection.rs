@@ -1,0 +1,88 @@
+//! Limits and connections, in one place: the library's defaults have no deadline, no keepalive and
+//! no bound on what is sent.
+
+use std::{path::PathBuf, time::Duration};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Server, Uri};
+
+/// Largest message that is sent or taken. Blobs travel in chunks well below it.
+pub const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
+/// Size of one chunk of a blob or file.
+pub const CHUNK_BYTES: usize = 1 << 20;
+/// Deadline of a call that only talks.
+pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Deadline of a call that moves a blob.
+pub const TRANSFER_TIMEOUT: Duration = Duration::from_mins(2);
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+
+/// Why the other side cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The address is not one.
+    #[error("`{0}` is not an address; write for example http://127.0.0.1:7070")]
+    Address(String),
+    /// Nobody answers there.
+    #[error("no answer from {address}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// What the transport says.
+        #[source]
+        source: tonic::transport::Error,
+    },
+}
+
+/// Connects over TCP.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect(address: &str) -> Result<Channel, ConnectError> {
+    let endpoint = Endpoint::from_shared(address.to_owned())
+        .map_err(|_| ConnectError::Address(address.to_owned()))?;
+    let unreachable = |source| ConnectError::Unreachable { address: address.to_owned(), source };
+    bounded(endpoint).connect().await.map_err(unreachable)
+}
+
+/// Connects over a Unix socket on this host.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect_unix(socket: PathBuf) -> Result<Channel, ConnectError> {
+    let address = socket.display().to_string();
+    let connector = tower::service_fn(move |_: Uri| {
+        let socket = socket.clone();
+        async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+    });
+    // The URI is required by HTTP/2 and means nothing on a Unix socket.
+    bounded(Endpoint::from_static("http://executor.local"))
+        .connect_with_connector(connector)
+        .await
+        .map_err(|source| ConnectError::Unreachable { address, source })
+}
+
+fn bounded(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(20))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+}
+
+/// A server with our limits.
+pub fn server() -> Server {
+    Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(Duration::from_secs(10)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .http2_max_header_list_size(16 << 10)
+        .max_concurrent_streams(256)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+}

@@ -1,0 +1,176 @@
+//! What crosses the wire comes back equal; what is malformed is refused by the field's name.
+
+use orchestrator_plan::{
+    DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SourceKind, TextSet,
+};
+use orchestrator_run::{
+    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
+    UnitResult,
+};
+use orchestrator_types::{
+    ByteCount, Digest, FencingToken, Precision, RunId, SampleId, Shard, UnitId,
+};
+use proptest::prelude::*;
+use tonic::Status;
+
+use crate::{Refusal, RefusalCode, v1};
+
+fn digest() -> impl Strategy<Value = Digest> {
+    any::<[u8; 8]>().prop_map(|bytes| Digest::of(&bytes))
+}
+
+fn shard() -> impl Strategy<Value = Shard> {
+    (any::<u16>(), any::<u16>()).prop_map(|(start, len)| Shard {
+        start: start.into(),
+        end: u32::from(start) + u32::from(len),
+    })
+}
+
+fn model() -> impl Strategy<Value = ModelSource> {
+    let precision = prop::sample::select(vec![
+        Precision::Fp32,
+        Precision::Fp16,
+        Precision::Bf16,
+        Precision::Int8,
+    ]);
+    ("[a-zé/ ]{1,20}", digest(), precision).prop_map(|(folder, weights, precision)| ModelSource {
+        folder: folder.into(),
+        weights,
+        precision,
+    })
+}
+
+fn dataset() -> impl Strategy<Value = DatasetSource> {
+    let folder = ("[a-z/]{1,20}", prop::option::of("[a-z/]{1,20}")).prop_map(|(root, classes)| {
+        SourceKind::ImageFolder { root: root.into(), classes: classes.map(Into::into) }
+    });
+    let file = "[a-z/]{1,20}".prop_map(|file| SourceKind::Captions { file: file.into() });
+    ("[a-z0-9]{1,12}", prop_oneof![folder, file], digest()).prop_map(|(name, source, manifest)| {
+        DatasetSource {
+            name: name.parse().expect("the pattern allows names only"),
+            source,
+            manifest,
+        }
+    })
+}
+
+fn texts() -> impl Strategy<Value = TextSet> {
+    prop::sample::select(vec![TextSet::Prompts, TextSet::FirstCaptions, TextSet::AllCaptions])
+}
+
+fn work() -> impl Strategy<Value = AssignedWork> {
+    let encode_texts = (model(), dataset(), texts(), 0..9_u32, 1..99_u32).prop_map(
+        |(model, dataset, texts, part, batch)| {
+            let work = EncodeTexts { model, dataset, texts, part, parts: 9, batch, tile: 32 };
+            AssignedWork::EncodeTexts(work)
+        },
+    );
+    let encode_images = (model(), dataset(), shard(), 1..99_u32, any::<bool>()).prop_map(
+        |(model, dataset, shard, batch, quarantine_bad_samples)| {
+            let tile = 4;
+            let work = EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples };
+            AssignedWork::EncodeImages(work)
+        },
+    );
+    let direction = prop::sample::select(vec![
+        Direction::ImageToClass,
+        Direction::ImageToText,
+        Direction::TextToImage,
+    ]);
+    let blobs = prop::collection::vec((shard(), digest()), 0..4);
+    let rank = (dataset(), texts(), direction, shard(), any::<u32>(), blobs).prop_map(
+        |(dataset, texts, direction, queries, depth, image_blobs)| {
+            let text_blobs = image_blobs.iter().map(|(_, digest)| *digest).collect();
+            AssignedWork::Rank(AssignedRank {
+                dataset,
+                texts,
+                direction,
+                queries,
+                depth,
+                text_blobs,
+                image_blobs,
+            })
+        },
+    );
+    prop_oneof![encode_texts, encode_images, rank]
+}
+
+fn run_id() -> RunId {
+    "01jdzs2v6m0000000000000000".parse().expect("a legal run id")
+}
+
+proptest! {
+    #[test]
+    fn assignments_cross_the_wire(work in work(), unit: u32, token: u64) {
+        let sent =
+            Assignment { run: run_id(), unit: UnitId(unit), token: FencingToken(token), work };
+        let received = Assignment::try_from(v1::Assignment::from(sent.clone()));
+        prop_assert_eq!(received, Ok(sent));
+    }
+
+    #[test]
+    fn results_cross_the_wire(
+        digests in (digest(), prop::option::of(digest())),
+        numbers in any::<[u64; 8]>(),
+        partial in ".{0,40}",
+        samples in prop::collection::vec((any::<u32>(), ".{0,9}", ".{0,9}"), 0..3),
+        cached: bool,
+    ) {
+        let quarantined = samples
+            .into_iter()
+            .map(|(position, sample, reason)| {
+                QuarantinedSample { position, sample: SampleId(sample), reason }
+            })
+            .collect();
+        let [rows, size, load_ms, total_ms, decode_us, forward_us, host, weights] = numbers;
+        let sent = UnitResult {
+            rows,
+            blob: Blob { digest: digests.0, size_bytes: ByteCount::bytes(size) },
+            partial,
+            quarantined,
+            timing: Timing { load_ms, total_ms, decode_us, forward_us },
+            cached,
+            reading: ExecutorReading {
+                host_peak_bytes: ByteCount::bytes(host),
+                weights_bytes: ByteCount::bytes(weights),
+            },
+            samples: digests.1,
+        };
+        let received = UnitResult::try_from(v1::UnitResult::from(sent.clone()));
+        prop_assert_eq!(received, Ok(sent));
+    }
+}
+
+#[test]
+fn malformed_messages_are_refused_by_field() {
+    let refused = |message: v1::Assignment| Assignment::try_from(message).unwrap_err().to_string();
+    let empty = v1::Assignment { run: "r".into(), ..Default::default() };
+    assert_eq!(refused(empty.clone()), "work is missing");
+    let images = |work| v1::Assignment {
+        work: Some(v1::assignment::Work::EncodeImages(work)),
+        ..empty.clone()
+    };
+    let no_tile = v1::EncodeImages::default();
+    assert_eq!(refused(images(no_tile.clone())), "image work is without a batch or a tile");
+    let model = v1::Model { weights_digest: vec![1; 31], ..Default::default() };
+    let bad_digest = v1::EncodeImages { batch: 1, tile: 1, model: Some(model), ..no_tile };
+    assert_eq!(refused(images(bad_digest)), "weights digest is 31 bytes long, not 32");
+    let path = v1::Assignment { run: "../etc".into(), ..images(v1::EncodeImages::default()) };
+    assert!(Assignment::try_from(path).is_err());
+}
+
+#[test]
+fn every_refusal_keeps_its_kind_across_the_wire() {
+    for code in [
+        RefusalCode::Invalid,
+        RefusalCode::NotFound,
+        RefusalCode::Stale,
+        RefusalCode::DoesNotFit,
+        RefusalCode::Unavailable,
+        RefusalCode::TooSlow,
+        RefusalCode::Internal,
+    ] {
+        let sent = Refusal::new(code, "why");
+        assert_eq!(Refusal::from(Status::from(sent.clone())), sent);
+    }
+}

@@ -1,0 +1,311 @@
+//! Named invariants of the state machine, under arbitrary histories.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use orchestrator_plan::{
+    DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, PLAN_SCHEMA, Plan, Rank,
+    SourceKind, TextSet, Unit, UnitRange, Work,
+};
+use orchestrator_types::{
+    Component, Digest, FailureClass, FencingToken, Precision, SessionId, Shard, UnitId,
+};
+use proptest::prelude::*;
+
+use crate::{COUNTED_ATTEMPTS, Command, Event, Millis, Run, RunState, UnitOutcome, backoff};
+
+const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
+
+/// One text unit, `images` image units, one ranking of each and one ranking of all.
+fn plan(images: u32) -> Arc<Plan> {
+    let model = ModelSource {
+        folder: "/model".into(),
+        weights: Digest::of(b"weights"),
+        precision: Precision::Fp32,
+    };
+    let dataset = DatasetSource {
+        name: "set".parse().unwrap(),
+        source: SourceKind::Captions { file: "/set.jsonl".into() },
+        manifest: Digest::of(b"set"),
+    };
+    let texts = EncodeTexts {
+        model: model.clone(),
+        dataset: dataset.clone(),
+        texts: TextSet::FirstCaptions,
+        part: 0,
+        parts: 1,
+        batch: 32,
+        tile: 32,
+    };
+    let mut units = vec![(Work::EncodeTexts(texts), Vec::new())];
+    for index in 0..images {
+        let work = EncodeImages {
+            model: model.clone(),
+            dataset: dataset.clone(),
+            shard: Shard { start: index * 4, end: index * 4 + 4 },
+            batch: 4,
+            tile: 4,
+            quarantine_bad_samples: true,
+        };
+        units.push((Work::EncodeImages(work), Vec::new()));
+    }
+    let text_units = UnitRange { start: 0, end: 1 };
+    let all = UnitRange { start: 1, end: 1 + images };
+    let rank = |direction, image_units| Rank {
+        dataset: dataset.clone(),
+        texts: TextSet::FirstCaptions,
+        direction,
+        queries: Shard { start: 0, end: 4 },
+        depth: 1,
+        text_units,
+        image_units,
+    };
+    for image in all.iter() {
+        let own = UnitRange { start: image.0, end: image.0 + 1 };
+        units.push((Work::Rank(rank(Direction::ImageToText, own)), vec![text_units, own]));
+    }
+    units.push((Work::Rank(rank(Direction::TextToImage, all)), vec![text_units, all]));
+    let units = (0..)
+        .map(UnitId)
+        .zip(units)
+        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4 })
+        .collect();
+    Arc::new(Plan {
+        schema: PLAN_SCHEMA.into(),
+        name: "test".into(),
+        placement: Vec::new(),
+        trials: Vec::new(),
+        units,
+        reasons: Vec::new(),
+    })
+}
+
+fn session(number: u8) -> SessionId {
+    format!("session-{number}").parse().unwrap()
+}
+
+fn ask(number: u8, token: u64) -> Event {
+    Event::SliceFree {
+        session: session(number),
+        slice: format!("node.{number}").parse().unwrap(),
+        components: ALL.to_vec(),
+        token: FencingToken(token),
+    }
+}
+
+/// A step of a random history; indices are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Act {
+    Ask(u8),
+    Finish(usize),
+    FinishStale(u64),
+    Fail(usize, FailureClass),
+    Lose(u8),
+    Wait(u16),
+    Cancel,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let class = prop_oneof![
+        Just(FailureClass::Invalid),
+        Just(FailureClass::Crash),
+        Just(FailureClass::Infrastructure),
+        Just(FailureClass::Resource),
+    ];
+    prop_oneof![
+        10 => (0..3_u8).prop_map(Act::Ask),
+        8 => any::<usize>().prop_map(Act::Finish),
+        2 => (0..40_u64).prop_map(Act::FinishStale),
+        2 => (any::<usize>(), class).prop_map(|(index, class)| Act::Fail(index, class)),
+        1 => (0..3_u8).prop_map(Act::Lose),
+        3 => any::<u16>().prop_map(Act::Wait),
+        1 => Just(Act::Cancel),
+    ]
+}
+
+/// Drives a run and keeps a plain book beside it.
+struct Observed {
+    run: Run,
+    now: Millis,
+    next_token: u64,
+    commits: BTreeMap<UnitId, FencingToken>,
+    ended: Option<RunState>,
+}
+
+impl Observed {
+    fn new(images: u32) -> Self {
+        Self {
+            run: Run::new(plan(images), &BTreeMap::new()),
+            now: Millis(0),
+            next_token: 1,
+            commits: BTreeMap::new(),
+            ended: None,
+        }
+    }
+
+    fn apply(&mut self, act: &Act) {
+        let live: Vec<_> = self.run.live().values().cloned().collect();
+        let event = match act {
+            Act::Ask(number) => {
+                self.next_token += 1;
+                ask(*number, self.next_token)
+            }
+            Act::Finish(index) if live.is_empty() => {
+                let unit = UnitId(u32::try_from(index % 5).unwrap());
+                Event::Finished { token: FencingToken(0), unit }
+            }
+            Act::Finish(index) => {
+                let attempt = &live[index % live.len()];
+                Event::Finished { token: attempt.token, unit: attempt.unit }
+            }
+            Act::FinishStale(token) => {
+                Event::Finished { token: FencingToken(*token), unit: UnitId(0) }
+            }
+            Act::Fail(_, _) if live.is_empty() => return,
+            Act::Fail(index, class) => Event::Failed {
+                token: live[index % live.len()].token,
+                class: *class,
+                message: "planted".into(),
+            },
+            Act::Lose(number) => Event::SessionLost { session: session(*number) },
+            Act::Wait(ms) => {
+                self.now = self.now.after(u64::from(*ms));
+                return;
+            }
+            Act::Cancel => Event::Cancel,
+        };
+        let before = self.run.clone();
+        for command in self.run.step(event, self.now) {
+            self.check(&command, &before);
+        }
+        self.check_state();
+    }
+
+    fn check(&mut self, command: &Command, before: &Run) {
+        match command {
+            Command::Grant(attempt) => {
+                assert_eq!(before.state(), RunState::Running, "an ended run grants nothing");
+                let unit = self.run.plan().unit(attempt.unit).unwrap().clone();
+                for need in unit.needs.iter().flat_map(|need| need.iter()) {
+                    assert!(self.commits.contains_key(&need), "granted before its inputs");
+                }
+            }
+            Command::Commit(attempt) => {
+                assert!(before.live().contains_key(&attempt.token), "committed a dead attempt");
+                let earlier = self.commits.insert(attempt.unit, attempt.token);
+                assert_eq!(earlier, None, "committed twice");
+            }
+            Command::AlreadyCommitted(unit) => assert!(self.commits.contains_key(unit)),
+            Command::End(state) => {
+                assert_eq!(self.ended.replace(*state), None, "a run ends once");
+            }
+            Command::Fence { unit, token } => {
+                let live = before.live().get(token).map(|attempt| attempt.unit);
+                assert_ne!(live, Some(*unit), "fenced a live attempt on its own unit");
+            }
+            Command::Revoke { .. } | Command::Failure { .. } | Command::Abandon { .. } => {}
+        }
+    }
+
+    fn check_state(&self) {
+        for (unit, token) in &self.commits {
+            assert_eq!(self.run.outcome(*unit), Some(&UnitOutcome::Committed(*token)));
+        }
+        assert_eq!(self.ended.is_some(), self.run.state() != RunState::Running);
+        if self.ended.is_some() {
+            assert!(self.run.live().is_empty(), "an ended run has no live attempt");
+            assert_eq!(self.run.open_units(), 0, "an ended run has no open unit");
+        }
+    }
+
+    /// After the faults stop: an honest worker brings the run to its end.
+    fn drain(&mut self) {
+        for _ in 0..10_000 {
+            if self.run.state() != RunState::Running {
+                return;
+            }
+            self.apply(&Act::Ask(0));
+            self.apply(&Act::Finish(0));
+            self.apply(&Act::Wait(1_000));
+        }
+        panic!("the run does not end: {:?}", self.run);
+    }
+}
+
+proptest! {
+    #[test]
+    fn invariants_hold_under_any_history(
+        images in 1..6_u32,
+        acts in prop::collection::vec(act(), 0..120),
+    ) {
+        let mut observed = Observed::new(images);
+        for act in &acts {
+            observed.apply(act);
+        }
+        observed.drain();
+    }
+}
+
+#[test]
+fn an_undisturbed_run_commits_every_unit() {
+    let mut observed = Observed::new(3);
+    observed.drain();
+    assert_eq!(observed.ended, Some(RunState::Complete));
+    assert_eq!(observed.commits.len(), 8);
+}
+
+#[test]
+fn committed_units_are_not_granted_again_after_a_restart() {
+    let committed = (0..4).map(|unit| (UnitId(unit), FencingToken(7))).collect();
+    let mut run = Run::new(plan(3), &committed);
+    assert_eq!(run.open_units(), 4);
+    let commands = run.step(ask(0, 100), Millis(0));
+    let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+    assert_eq!(attempt.unit, UnitId(4), "the first ranking, for everything before is committed");
+    let all = (0..8).map(|unit| (UnitId(unit), FencingToken(7))).collect();
+    assert_eq!(Run::new(plan(3), &all).state(), RunState::Complete);
+}
+
+#[test]
+fn a_slice_gets_only_units_of_its_components() {
+    let mut run = Run::new(plan(1), &BTreeMap::new());
+    let vision_only = Event::SliceFree {
+        session: session(1),
+        slice: "node.1".parse().unwrap(),
+        components: vec![Component::Vision],
+        token: FencingToken(1),
+    };
+    let commands = run.step(vision_only.clone(), Millis(0));
+    assert!(matches!(&commands[..], [Command::Grant(attempt)] if attempt.unit == UnitId(1)));
+    assert_eq!(run.step(vision_only, Millis(0)), []);
+}
+
+#[test]
+fn a_unit_that_crashes_its_executor_is_given_up_with_what_depends_on_it() {
+    let mut run = Run::new(plan(1), &BTreeMap::new());
+    let mut now = Millis(0);
+    let mut ended = Vec::new();
+    for token in 1..=u64::from(COUNTED_ATTEMPTS) {
+        let commands = run.step(ask(0, token), now);
+        let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+        assert_eq!(attempt.unit, UnitId(0));
+        let failed = Event::Failed {
+            token: FencingToken(token),
+            class: FailureClass::Crash,
+            message: "killed by signal 9".into(),
+        };
+        ended = run.step(failed, now);
+        now = now.after(20_000);
+    }
+    assert!(matches!(&ended[0], Command::Failure { last: true, .. }));
+    let abandoned = ended.iter().filter(|command| matches!(command, Command::Abandon { .. }));
+    assert_eq!(abandoned.count(), 2, "both rankings need the texts");
+    assert_eq!(run.state(), RunState::Running, "the images can still be encoded");
+}
+
+#[test]
+fn waits_double_up_to_ten_seconds() {
+    assert_eq!(
+        (1..=8).map(backoff).collect::<Vec<_>>(),
+        [200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
+    );
+}
