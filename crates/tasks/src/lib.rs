@@ -39,4 +39,3 @@ pub use ranker::{Excluded, RankError, Ranked, Ranker};
 pub use ranks::{RankCounts, RankCountsError};
 pub use relevance::{Relevance, RelevanceError};
 pub use tile::{ScoreTile, TileShapeError};
-#[cfg(test)]
