@@ -15,7 +15,20 @@ type PngReader<'a> = Reader<Cursor<&'a [u8]>>;
 /// What chunks other than the picture may take; text and colour profiles are of no use here.
 const METADATA_LIMIT: usize = 16 << 20;
 
+/// The last chunk of every file.
+const END_CHUNK: [u8; 12] = *b"\0\0\0\0IEND\xae\x42\x60\x82";
+
 pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
+    match decode_whole(bytes, limits) {
+        // Nothing but the end chunk may be missing: then every pixel is there.
+        Err(truncated @ DecodeError::Truncated { .. }) => {
+            decode_whole(&[bytes, &END_CHUNK].concat(), limits).map_err(|_| truncated)
+        }
+        result => result,
+    }
+}
+
+fn decode_whole(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
     let mut decoder =
         png::Decoder::new_with_limits(Cursor::new(bytes), Limits { bytes: METADATA_LIMIT });
     decoder.set_transformations(Transformations::IDENTITY);
@@ -54,11 +67,8 @@ fn read_rows(
             }
         }
     }
-    match reader.finish() {
-        // Every row is there: a missing tail costs no pixel.
-        Err(DecodingError::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
-        result => result.map_err(refusal),
-    }
+    // Verifies the checksum of the last data chunk.
+    reader.finish().map_err(refusal)
 }
 
 fn bits_per_pixel(reader: &PngReader<'_>) -> u8 {

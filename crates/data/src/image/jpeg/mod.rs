@@ -10,11 +10,6 @@ mod turbo;
 use self::turbo::{Colours, Decoder, Outcome};
 use super::{DecodeError, DecodeLimits, Format, RgbImage, check_size, complete};
 
-/// A start-of-frame marker of a process that libjpeg-turbo knows and refuses (hierarchical,
-/// ISO/IEC 10918-1 table B.1). Laid behind the file's last byte, it is read only if the file ends
-/// too early.
-const SENTINEL: [u8; 2] = [0xff, 0xc5];
-
 pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
     let mut decoder = Decoder::new(limits.scans).map_err(corrupt)?;
     let header = decoder.header(bytes).map_err(corrupt)?;
@@ -25,12 +20,10 @@ pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, De
     };
     let mut pixels = vec![0; header.width as usize * header.height as usize * channels];
     match decoder.pixels(bytes, header, &mut pixels) {
-        Outcome::Clean => {}
-        Outcome::Warned => {
-            if ends_early(&mut decoder, bytes, header, &mut pixels) {
-                return Err(DecodeError::Truncated { format: Format::Jpeg });
-            }
+        Outcome::Warned if !has_end(bytes) => {
+            return Err(DecodeError::Truncated { format: Format::Jpeg });
         }
+        Outcome::Clean | Outcome::Warned => {}
         Outcome::Failed(reason) => return Err(corrupt(reason)),
     }
     if header.colours == Colours::Cmyk {
@@ -39,17 +32,30 @@ pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, De
     complete(Format::Jpeg, header.width, header.height, pixels)
 }
 
-/// Whether the decoder asks for more bytes than there are. libjpeg's own warning cannot tell: a
-/// later one overwrites it, and the same one is given for damage in the middle.
-fn ends_early(
-    decoder: &mut Decoder,
-    bytes: &[u8],
-    header: turbo::Header,
-    pixels: &mut [u8],
-) -> bool {
-    let probed = [bytes, &SENTINEL].concat();
-    // Pixels that were complete without the sentinel are the same with it.
-    matches!(decoder.pixels(&probed, header, pixels), Outcome::Failed(_))
+/// Whether the end marker is there, found by walking from segment to segment. libjpeg's own warning
+/// of a premature end does not tell: a later warning overwrites it, and damage in the middle gives
+/// the same one.
+fn has_end(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    while let Some(at) = rest.windows(2).position(|pair| pair[0] == 0xff && is_marker(pair[1])) {
+        let (marker, segment) = (rest[at + 1], &rest[at + 2..]);
+        if marker == 0xd9 {
+            return true;
+        }
+        // Markers without a length: start of image, restarts, TEM.
+        let length = match (marker, segment) {
+            (0xd0..=0xd8 | 0x01, _) => 0,
+            (_, [high, low, ..]) => usize::from(u16::from_be_bytes([*high, *low])),
+            _ => return false,
+        };
+        rest = segment.get(length..).unwrap_or_default();
+    }
+    false
+}
+
+/// Neither a stuffed zero of the coded samples nor a fill byte.
+fn is_marker(byte: u8) -> bool {
+    !matches!(byte, 0x00 | 0xff)
 }
 
 fn corrupt(reason: String) -> DecodeError {
