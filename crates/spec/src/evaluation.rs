@@ -95,7 +95,7 @@ pub enum CaptionChoice {
 }
 
 /// An axis of the sweep besides the models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
     /// Number formats.

@@ -28,10 +28,6 @@ impl KeyPath {
         Self(self.0.iter().cloned().chain([step]).collect())
     }
 
-    pub(crate) fn parent(&self) -> Option<Self> {
-        self.0.split_last().map(|(_, rest)| Self(rest.to_vec()))
-    }
-
     pub(crate) fn starts_with(&self, prefix: &Self) -> bool {
         self.0.starts_with(&prefix.0)
     }

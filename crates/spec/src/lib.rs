@@ -3,14 +3,30 @@
 //!
 //! Invariant: nothing that the project cannot do yet is accepted and ignored. There are no files,
 //! no environment and no clock here: `data` and `model` gather [`Facts`], and judging them is pure.
+//!
+//! The line: `outline` finds places and refuses hostile YAML → `overrides` → `walk` compares with
+//! the shapes of `grammar` and writes defaults in → `parse` reads the typed value.
 
+mod check;
 mod evaluation;
 mod facts;
+mod grammar;
 mod key_path;
+mod outline;
+mod overrides;
+mod parse;
 mod problem;
+mod schema;
+mod shape;
+mod walk;
+mod wording;
 
+pub use check::{Findings, check};
 pub use evaluation::{
     Axis, Batch, CaptionChoice, Dataset, Evaluation, Model, OnBadSample, Task, Trial,
 };
 pub use facts::{DatasetFacts, Facts, ModelFacts, TowerFacts};
+pub use overrides::{Override, ParseOverrideError};
+pub use parse::parse;
 pub use problem::{Place, Places, Problem, Problems};
+pub use schema::schema;

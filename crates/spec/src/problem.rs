@@ -1,10 +1,13 @@
 //! Mistakes in an evaluation, and where they stand.
 //!
-//! Invariant: [`Problems`] is never empty and is in the order of the file.
+//! Invariant: [`Problems`] are in the order of the file; what the command line set comes last.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
-use crate::key_path::KeyPath;
+use crate::{
+    key_path::KeyPath,
+    outline::{Node, Position},
+};
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +26,7 @@ pub enum Place {
 }
 
 /// One mistake, or one warning.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where to look.
     pub place: Option<Place>,
@@ -36,40 +39,77 @@ pub struct Problem {
 }
 
 /// Every mistake that was found, in the order of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 /// Where the keys of an evaluation stand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    pub(crate) file: String,
-    pub(crate) spots: BTreeMap<KeyPath, Spot>,
-    pub(crate) flags: Vec<(KeyPath, String)>,
+    file: String,
+    root: Node,
+    /// What was set on the command line, in order, and the flag as typed.
+    flags: Vec<(KeyPath, String)>,
 }
 
-/// Line and column, from 1.
-pub(crate) type Position = (u32, u32);
+impl Places {
+    pub(crate) fn new(file: &str, root: Node, flags: Vec<(KeyPath, String)>) -> Self {
+        Self { file: file.to_owned(), root, flags }
+    }
 
-/// Where one key and its value start. An entry of a list has no key: both are the entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
-    pub(crate) key: Position,
-    pub(crate) value: Position,
+    /// A problem with the value at `path`.
+    pub(crate) fn value(&self, path: &KeyPath, message: String, hint: Option<String>) -> Problem {
+        self.problem(path, |node| node.value, message, hint)
+    }
+
+    /// A problem with the key itself.
+    pub(crate) fn key(&self, path: &KeyPath, message: String, hint: Option<String>) -> Problem {
+        self.problem(path, |node| node.key, message, hint)
+    }
+
+    fn problem(
+        &self,
+        path: &KeyPath,
+        position: fn(&Node) -> Position,
+        message: String,
+        hint: Option<String>,
+    ) -> Problem {
+        let (node, exact) = self.root.nearest(path);
+        let set_by = |set: &KeyPath| path.starts_with(set) || (!exact && set.starts_with(path));
+        let flag = self.flags.iter().rev().find(|(set, _)| set_by(set));
+        let place = if let Some((_, flag)) = flag {
+            Some(Place::Flag(flag.clone()))
+        } else if self.file.is_empty() {
+            // An evaluation that came over the wire has left its file behind.
+            None
+        } else {
+            let (line, column) = if exact { position(node) } else { node.key };
+            Some(Place::File { file: self.file.clone(), line, column })
+        };
+        Problem { place, key: path.to_string(), message, hint }
+    }
 }
 
 impl Problems {
-    /// `Err` with every problem in order, or `value` if there is none.
-    pub(crate) fn none_or<T>(mut problems: Vec<Problem>, value: T) -> Result<T, Self> {
-        if problems.is_empty() {
-            return Ok(value);
-        }
-        problems.sort();
-        Err(Self(problems))
+    /// The problems in the order of the file.
+    pub(crate) fn sorted(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by(|a, b| a.place.cmp(&b.place));
+        Self(problems)
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// In the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.0.iter()
+    }
+}
+
+impl From<Problems> for Vec<Problem> {
+    fn from(Problems(problems): Problems) -> Self {
+        problems
     }
 }
 
