@@ -1,0 +1,92 @@
+//! A whole cluster inside `submit`: coordinator and agent in this process, executors as children.
+//!
+//! There is no second code path: everything goes through the same services as on many machines.
+
+use std::{env, path::PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
+use orchestrator_plan::Inventory;
+use orchestrator_proto::v1::coordinator_client::CoordinatorClient;
+use orchestrator_types::NodeName;
+use orchestrator_worker::{Agent, Config as AgentConfig};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+use crate::state;
+
+/// A running coordinator with one worker.
+pub(crate) struct Embedded {
+    coordinator: Coordinator,
+    agent: Agent,
+    client: CoordinatorClient<Channel>,
+    /// Sockets and inputs of the executors; removed with this value.
+    _scratch: TempDir,
+}
+
+impl Embedded {
+    /// Starts on `inventory`, with the state of one run in the folder `state`.
+    pub(crate) async fn start(state: PathBuf, inventory: Inventory) -> anyhow::Result<Self> {
+        let executor = orchestrator_worker::find_executor(executor_variable())?;
+        state::create(&state)?;
+        let cache = state::cache_folder()?;
+        state::create(&cache)?;
+        let scratch = tempfile::Builder::new()
+            .prefix("orchestrator-")
+            .tempdir()
+            .context("failed to create a temporary folder")?;
+        let config = CoordinatorConfig {
+            expected_slices: inventory.slices.len(),
+            build: orchestrator_proto::BUILD.to_owned(),
+            ..CoordinatorConfig::local(state)
+        };
+        let coordinator =
+            Coordinator::start(config).await.context("failed to start the coordinator")?;
+        let address = format!("http://{}", coordinator.address());
+        let node = node_of(&inventory)?;
+        let config = AgentConfig {
+            coordinator: address.clone(),
+            node,
+            slices: inventory.slices,
+            executor,
+            scratch: scratch.path().to_owned(),
+            cache,
+            build: orchestrator_proto::BUILD.to_owned(),
+            ..AgentConfig::default()
+        };
+        let agent = match Agent::start(config).await {
+            Ok(agent) => agent,
+            Err(error) => {
+                coordinator.shutdown().await;
+                return Err(anyhow::Error::new(error).context("failed to start the worker"));
+            }
+        };
+        let channel = orchestrator_proto::connect(&address).await?;
+        let client = CoordinatorClient::new(channel)
+            .max_decoding_message_size(orchestrator_proto::MESSAGE_LIMIT_BYTES)
+            .max_encoding_message_size(orchestrator_proto::MESSAGE_LIMIT_BYTES);
+        Ok(Self { coordinator, agent, client, _scratch: scratch })
+    }
+
+    /// A client of the coordinator.
+    pub(crate) fn client(&self) -> CoordinatorClient<Channel> {
+        self.client.clone()
+    }
+
+    /// Stops everything and waits for every child process to be gone.
+    pub(crate) async fn stop(self) {
+        self.agent.shutdown().await;
+        drop(self.client);
+        self.coordinator.shutdown().await;
+    }
+}
+
+fn node_of(inventory: &Inventory) -> anyhow::Result<NodeName> {
+    let first = inventory.slices.first().ok_or_else(|| anyhow!("there is no slice to run on"))?;
+    Ok(first.node.clone())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the edge reads the environment, nobody below does")]
+fn executor_variable() -> Option<PathBuf> {
+    env::var_os("ORCHESTRATOR_EXECUTOR").map(PathBuf::from)
+}

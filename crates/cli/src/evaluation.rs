@@ -1,0 +1,82 @@
+//! Reads an eval.yaml and what it names; used by `check`, `plan` and `submit` alike.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, anyhow};
+use orchestrator_spec::{Evaluation, Facts};
+
+use crate::{
+    args::EvaluationFile,
+    exit::{Exit, Failure},
+    facts,
+};
+
+/// An evaluation that may run: parsed, and checked against its files.
+pub(crate) struct Checked {
+    /// The file's text.
+    pub(crate) text: String,
+    pub(crate) evaluation: Evaluation,
+    pub(crate) facts: Facts,
+    /// Absolute folder that relative paths start at.
+    pub(crate) base: PathBuf,
+    pub(crate) warnings: Vec<orchestrator_spec::Problem>,
+}
+
+/// Reads, validates and checks; reports every problem at once.
+pub(crate) fn load(file: &EvaluationFile) -> Result<Checked, Failure> {
+    let path = &file.file;
+    let text = read(path).map_err(|error| Failure::new(Exit::BadEvaluation, error))?;
+    let shown = path.display().to_string();
+    let evaluation = orchestrator_spec::parse(&shown, &text, &file.overrides)
+        .map_err(|problems| refuse(path, &problems))?;
+    let base = base_of(path)?;
+    let facts = facts::gather(&evaluation, &base);
+    let findings = orchestrator_spec::check(&evaluation, &facts);
+    if !findings.errors.is_empty() {
+        return Err(refuse(path, &findings.errors));
+    }
+    Ok(Checked { text, evaluation, facts, base, warnings: findings.warnings })
+}
+
+impl Checked {
+    /// Prints the warnings to stderr.
+    pub(crate) fn warn(&self) {
+        for warning in &self.warnings {
+            eprintln!("warning: {warning}");
+        }
+    }
+}
+
+fn refuse(path: &Path, problems: &orchestrator_spec::Problems) -> Failure {
+    let count = problems.iter().count();
+    let plural = if count == 1 { "" } else { "s" };
+    let title = format!("{} has {count} problem{plural}\n{problems}", path.display());
+    Failure::new(Exit::BadEvaluation, anyhow!(title))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let bytes = fs::read(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => anyhow!(
+            "there is no file {}; name an evaluation, for example `orchestrator submit eval.yaml`",
+            path.display()
+        ),
+        _ => anyhow::Error::new(error).context(format!("failed to read {}", path.display())),
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow!("{} is not UTF-8 text: byte {at} is not part of a character", path.display())
+    })
+}
+
+fn base_of(path: &Path) -> anyhow::Result<PathBuf> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    parent
+        .canonicalize()
+        .with_context(|| format!("failed to find the folder of {}", path.display()))
+}

@@ -1,0 +1,89 @@
+//! Follows a run to its end and tells the user what matters on the way.
+
+use anyhow::{Context as _, anyhow, bail};
+use orchestrator_proto::{
+    Refusal,
+    v1::{self, RunEvent, WatchRequest, coordinator_client::CoordinatorClient, run_event::Kind},
+};
+use orchestrator_run::RunState;
+use orchestrator_types::{Component, RunId};
+use tonic::transport::Channel;
+
+use crate::progress::Display;
+
+/// Bad samples that are named one by one; the rest are counted, and named in the report.
+const NAMED_SAMPLES: u32 = 10;
+
+/// Returns the state in which the run ended.
+pub(crate) async fn follow(
+    client: &mut CoordinatorClient<Channel>,
+    run: &RunId,
+    after: u64,
+) -> anyhow::Result<RunState> {
+    let refused = |status| anyhow!(Refusal::from(status)).context("failed to follow the run");
+    let request = WatchRequest { run: run.to_string(), after };
+    let mut events = client.watch(request).await.map_err(refused)?.into_inner();
+    let mut follower = Follower { display: Display::new(), quarantined: 0 };
+    let end = loop {
+        let Some(event) = events.message().await.map_err(refused)? else {
+            bail!("the coordinator stopped telling about run {run} before its end");
+        };
+        if let Some(end) = follower.take(event)? {
+            break end;
+        }
+    };
+    follower.finish();
+    Ok(end)
+}
+
+struct Follower {
+    display: Display,
+    quarantined: u32,
+}
+
+impl Follower {
+    /// Shows one event; `Some` if it is the last.
+    fn take(&mut self, event: RunEvent) -> anyhow::Result<Option<RunState>> {
+        let Some(kind) = event.kind else { return Ok(None) };
+        match kind {
+            Kind::Progress(progress) => {
+                let component = v1::Component::try_from(progress.component)
+                    .context("progress of an unknown component")?;
+                let component = Component::try_from(component)?;
+                self.display.update(component, progress.done, progress.total);
+            }
+            Kind::StateChanged(changed) => {
+                let state = v1::RunState::try_from(changed.state).context("an unknown state")?;
+                let state = orchestrator_proto::run_state(state)?;
+                return Ok((state != RunState::Running).then_some(state));
+            }
+            Kind::SampleQuarantined(sample) => {
+                self.quarantined += 1;
+                if self.quarantined <= NAMED_SAMPLES {
+                    self.display.say(&format!(
+                        "quarantined: {} of {}: {}",
+                        sample.sample, sample.dataset, sample.reason
+                    ));
+                }
+            }
+            Kind::UnitFailed(failed) => {
+                let what = if failed.r#final { "given up" } else { "will be retried" };
+                self.display
+                    .say(&format!("unit {} failed ({what}): {}", failed.unit, failed.message));
+            }
+            Kind::WorkerLost(lost) => {
+                self.display.say(&format!("worker on {} lost: {}", lost.node, lost.reason));
+            }
+            Kind::UnitLeased(_) | Kind::UnitCommitted(_) | Kind::LateResult(_) => {}
+        }
+        Ok(None)
+    }
+
+    fn finish(self) {
+        let hidden = self.quarantined.saturating_sub(NAMED_SAMPLES);
+        if hidden > 0 {
+            self.display.say(&format!("quarantined: {hidden} more, named in the report"));
+        }
+        self.display.finish();
+    }
+}

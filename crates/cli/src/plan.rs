@@ -1,0 +1,114 @@
+//! `orchestrator plan`: a dry run.
+
+use std::{fs, path::Path};
+
+use anyhow::Context as _;
+use comfy_table::{Table, presets};
+use orchestrator_plan::{Claim, Inventory, Placement, Plan, PlanError};
+use orchestrator_types::Component;
+
+use crate::{
+    args,
+    check::grouped,
+    evaluation,
+    exit::{Exit, Failure},
+    local, print_line,
+};
+
+pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
+    let checked = evaluation::load(&arguments.evaluation)?;
+    checked.warn();
+    let inventory = match &arguments.inventory {
+        Some(file) => read_inventory(file)?,
+        None => local::inventory(arguments.local.local_slices)?,
+    };
+    let plan =
+        orchestrator_plan::plan(&checked.evaluation, &checked.facts, &inventory, &checked.base)
+            .map_err(|error| Failure::new(exit_of(&error), error))?;
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&plan).expect("a plan is always valid JSON");
+        return print_line(&json);
+    }
+    print_line(&render(&plan))
+}
+
+/// The exit code that a refusal of the planner stands for.
+const fn exit_of(error: &PlanError) -> Exit {
+    match error {
+        PlanError::NoSlice | PlanError::NeverFits { .. } => Exit::DoesNotFit,
+        PlanError::NoFacts { .. } | PlanError::TooManyTexts { .. } => Exit::BadEvaluation,
+    }
+}
+
+fn read_inventory(file: &Path) -> Result<Inventory, Failure> {
+    let bad = |error| Failure::new(Exit::BadEvaluation, error);
+    let text = fs::read_to_string(file)
+        .with_context(|| format!("failed to read the inventory {}", file.display()))
+        .map_err(bad)?;
+    serde_json::from_str(&text)
+        .with_context(|| {
+            format!(
+                "{} is not an inventory; expected {{\"slices\": [{{\"id\", \"node\", \"device\", \
+                 \"threads\", \"memory_bytes\"}}]}}",
+                file.display()
+            )
+        })
+        .map_err(bad)
+}
+
+fn render(plan: &Plan) -> String {
+    let trials = plan.trials.iter().map(|trial| {
+        format!(
+            "trial {}: {}, {}, batch {} images, {} texts",
+            trial.id, trial.model, trial.precision, trial.batch.vision, trial.batch.text
+        )
+    });
+    let mut parts = vec![placement_table(&plan.placement)];
+    parts.push(trials.collect::<Vec<_>>().join("\n"));
+    parts.push(units_line(plan));
+    let reasons = plan.reasons.iter().map(|reason| format!("- {reason}"));
+    parts.push(format!("why:\n{}", reasons.collect::<Vec<_>>().join("\n")));
+    parts.join("\n\n")
+}
+
+fn placement_table(placement: &[Placement]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header([
+        "slice",
+        "device",
+        "component",
+        "weights",
+        "activations",
+        "staging",
+        "predicted",
+        "quota",
+    ]);
+    for slice in placement {
+        for claim in &slice.claims {
+            let Claim { component, model: _, weights_bytes, activations_bytes, staging_bytes } =
+                claim;
+            table.add_row([
+                slice.slice.to_string(),
+                format!("{} × {}", slice.device, slice.threads),
+                component.to_string(),
+                weights_bytes.to_string(),
+                activations_bytes.to_string(),
+                staging_bytes.to_string(),
+                claim.peak().to_string(),
+                slice.quota_bytes.to_string(),
+            ]);
+        }
+    }
+    table.trim_fmt()
+}
+
+fn units_line(plan: &Plan) -> String {
+    let count = |component: Component| {
+        let units = plan.units.iter().filter(|unit| unit.component() == component);
+        let rows: u64 = units.clone().map(|unit| u64::from(unit.rows)).sum();
+        format!("{} {component} units over {} rows", units.count(), grouped(rows))
+    };
+    let parts = [Component::Text, Component::Vision, Component::Score].map(count);
+    format!("units: {}", parts.join(", "))
+}
