@@ -31,4 +31,6 @@ pub fn libtorch_version() -> &'static str {
 }
 
 #[cfg(test)]
+mod input_tests;
+#[cfg(test)]
 mod reference_tests;

@@ -15,23 +15,23 @@ fn data() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data")
 }
 
-fn folder() -> ModelFolder {
+pub(crate) fn folder() -> ModelFolder {
     ModelFolder::open(&data().join("models/tiny-clip")).unwrap()
 }
 
-fn vision() -> VisionEncoder {
+pub(crate) fn vision() -> VisionEncoder {
     VisionEncoder::load(&folder(), Precision::Fp32).unwrap()
 }
 
-fn text() -> TextEncoder {
+pub(crate) fn text() -> TextEncoder {
     TextEncoder::load(&folder(), Precision::Fp32).unwrap()
 }
 
 /// The reference's tensors, by name.
-struct Reference(Vec<u8>);
+pub(crate) struct Reference(Vec<u8>);
 
 impl Reference {
-    fn open() -> Self {
+    pub(crate) fn open() -> Self {
         Self(std::fs::read(data().join("reference/tiny-clip/reference.safetensors")).unwrap())
     }
 
@@ -39,12 +39,12 @@ impl Reference {
         SafeTensors::deserialize(&self.0).unwrap().tensor(name).unwrap().data().to_vec()
     }
 
-    fn floats(&self, name: &str) -> Vec<f32> {
+    pub(crate) fn floats(&self, name: &str) -> Vec<f32> {
         let bytes = self.bytes(name);
         bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four)).collect()
     }
 
-    fn ids(&self) -> Vec<i64> {
+    pub(crate) fn ids(&self) -> Vec<i64> {
         let bytes = self.bytes("input_ids");
         bytes.as_chunks().0.iter().map(|&eight| i64::from_le_bytes(eight)).collect()
     }
@@ -62,7 +62,7 @@ fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
 }
 
 /// Encodes in tiles of `tile` images.
-fn encode_images(encoder: &VisionEncoder, pixels: &[f32], tile: usize) -> Vec<f32> {
+pub(crate) fn encode_images(encoder: &VisionEncoder, pixels: &[f32], tile: usize) -> Vec<f32> {
     let mut out = vec![0.0; pixels.len() / encoder.pixels() * encoder.width()];
     let inputs = pixels.chunks(tile * encoder.pixels());
     for (pixels, out) in inputs.zip(out.chunks_mut(tile * encoder.width())) {
@@ -71,7 +71,12 @@ fn encode_images(encoder: &VisionEncoder, pixels: &[f32], tile: usize) -> Vec<f3
     out
 }
 
-fn encode_texts(encoder: &TextEncoder, ids: &[i64], length: usize, tile: usize) -> Vec<f32> {
+pub(crate) fn encode_texts(
+    encoder: &TextEncoder,
+    ids: &[i64],
+    length: usize,
+    tile: usize,
+) -> Vec<f32> {
     let mut out = vec![0.0; ids.len() / length * encoder.width()];
     for (ids, out) in ids.chunks(tile * length).zip(out.chunks_mut(tile * encoder.width())) {
         encoder.encode(ids, ids.len() / length, length, out).unwrap();

@@ -42,7 +42,7 @@ impl Scorer {
     }
 
     fn rows(self, what: &'static str, values: &[f32]) -> Result<usize, EngineError> {
-        let rows = values.len().checked_div(self.width).unwrap_or(0);
+        let rows = values.len().div_ceil(self.width.max(1));
         check_length(what, rows * self.width, values.len())?;
         Ok(rows)
     }

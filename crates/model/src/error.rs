@@ -133,6 +133,9 @@ pub enum HeaderProblem {
         /// The most that we read.
         limit: usize,
     },
+    /// The tensors end before or after the file does.
+    #[error("its tensors do not end where the file ends; the file is truncated or was added to")]
+    Size,
     /// Not JSON, overlapping or out-of-range bytes, sizes that do not add up.
     #[error("its header is damaged: {0}")]
     Damaged(String),

@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fs::File, io::Read as _, ops::Range, path::Path};
 
-use safetensors::{Dtype, SafeTensors};
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
 
 use crate::{HeaderProblem, ModelError};
 
@@ -139,8 +139,10 @@ fn check_length(claimed: u64, bytes: u64) -> Result<(), HeaderProblem> {
 }
 
 fn list(map: &[u8]) -> Result<BTreeMap<String, Listed>, HeaderProblem> {
-    let (header, metadata) = SafeTensors::read_metadata(map)
-        .map_err(|error| HeaderProblem::Damaged(with_cause(&error)))?;
+    let (header, metadata) = SafeTensors::read_metadata(map).map_err(|error| match error {
+        SafeTensorError::MetadataIncompleteBuffer => HeaderProblem::Size,
+        error => HeaderProblem::Damaged(error.to_string()),
+    })?;
     let listed = metadata.tensors();
     if listed.len() > MOST_TENSORS {
         return Err(HeaderProblem::TooManyTensors { found: listed.len(), limit: MOST_TENSORS });
@@ -152,12 +154,4 @@ fn list(map: &[u8]) -> Result<BTreeMap<String, Listed>, HeaderProblem> {
         range: info.data_offsets.0 + data..info.data_offsets.1 + data,
     };
     Ok(listed.into_iter().map(|(name, info)| (name, place(info))).collect())
-}
-
-/// The crate's errors put the telling part into their source.
-fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }

@@ -1,0 +1,103 @@
+//! What callers may rely on beside the numbers: refusals, and equal bits.
+
+use std::thread;
+
+use orchestrator_types::Precision;
+
+use crate::{
+    Scorer, TextEncoder, VisionEncoder,
+    reference_tests::{Reference, encode_images, encode_texts, folder, text, vision},
+};
+
+fn bits(floats: &[f32]) -> Vec<u32> {
+    floats.iter().map(|float| float.to_bits()).collect()
+}
+
+#[test]
+fn a_sample_does_not_feel_its_neighbours() {
+    let (reference, encoder) = (Reference::open(), vision());
+    let pixels = reference.floats("pixel_values");
+    let (one, width) = (encoder.pixels(), encoder.width());
+    let alone = encode_images(&encoder, &pixels[..4 * one], 4);
+    for place in 0..4 {
+        // The same picture in the same place, among others, and among nonsense.
+        let mut among: Vec<f32> = pixels[8 * one..12 * one].to_vec();
+        among[..one].fill(f32::NAN);
+        let own = place * one..(place + 1) * one;
+        among[own.clone()].copy_from_slice(&pixels[own]);
+        let found = encode_images(&encoder, &among, 4);
+        let own = place * width..(place + 1) * width;
+        assert_eq!(bits(&found[own.clone()]), bits(&alone[own]), "place {place}");
+    }
+}
+
+#[test]
+fn a_text_does_not_feel_its_neighbours_or_its_padding() {
+    let (reference, encoder) = (Reference::open(), text());
+    let ids = &reference.ids()[..4 * 32];
+    let alone = encode_texts(&encoder, ids, 32, 4);
+    let mut changed = ids.to_vec();
+    for (text, row) in changed.chunks_mut(32).enumerate() {
+        let end = row.iter().position(|&id| id == 4095).unwrap();
+        // The first text keeps its words, the others get one more of another text's.
+        row[end + 1..].fill(7);
+        row[1] = if text == 0 { row[1] } else { 1234 };
+    }
+    let found = encode_texts(&encoder, &changed, 32, 4);
+    assert_eq!(bits(&found[..256]), bits(&alone[..256]));
+    assert_ne!(bits(&found[256..]), bits(&alone[256..]));
+}
+
+#[test]
+fn equal_tiles_give_equal_bits_on_every_thread_and_every_time() {
+    let (reference, images, texts) = (Reference::open(), vision(), text());
+    let (pixels, ids) = (reference.floats("pixel_values"), reference.ids());
+    let expected_images = bits(&encode_images(&images, &pixels, 4));
+    let expected_texts = bits(&encode_texts(&texts, &ids, 32, 32));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            let (images, texts) = (images.for_thread(), texts.for_thread());
+            let (pixels, ids) = (&pixels, &ids);
+            let (expected_images, expected_texts) = (&expected_images, &expected_texts);
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    assert_eq!(&bits(&encode_images(&images, pixels, 4)), expected_images);
+                    assert_eq!(&bits(&encode_texts(&texts, ids, 32, 32)), expected_texts);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_refused_with_a_reason() {
+    let (images, texts) = (vision(), text());
+    let mut out = vec![0.0; 256];
+    let ids = [&[4094, 5][..], &[4095; 30]].concat();
+    let mut words = |ids: &[i64], n, length| texts.encode(ids, n, length, &mut out);
+    let mut found = vec![
+        words(&ids, 1, 33),
+        words(&ids, 1, 0),
+        words(&ids, 1, 31),
+        words(&ids, 2, 16),
+        words(&[4094, 4096, 4095], 1, 3),
+        words(&[4094, -1, 4095], 1, 3),
+        words(&[4094, 5, 6], 1, 3),
+    ];
+    found.push(images.encode(&[0.0; 7], 1, &mut out));
+    found.push(images.encode(&[], 0, &mut out));
+    found.push(Scorer::new(256).scores(&[0.0; 255], &[0.0; 256], &mut [0.0]));
+    found.push(Scorer::new(256).scores(&[0.0; 256], &[0.0; 256], &mut [0.0; 2]));
+    found.push(VisionEncoder::load(&folder(), Precision::Bf16).map(drop));
+    found.push(TextEncoder::load(&folder(), Precision::Int8).map(drop));
+    let messages: Vec<String> =
+        found.into_iter().map(|result| result.unwrap_err().to_string()).collect();
+    insta::assert_snapshot!(messages.join("\n"));
+}
+
+#[test]
+fn nothing_in_gives_nothing_out() {
+    vision().encode(&[], 0, &mut []).unwrap();
+    text().encode(&[], 0, 16, &mut []).unwrap();
+    Scorer::new(256).scores(&[], &[0.0; 256], &mut []).unwrap();
+}
