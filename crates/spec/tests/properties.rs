@@ -2,9 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::sync::LazyLock;
+
 use orchestrator_spec::{Batch, Evaluation, Override, parse, schema};
 use orchestrator_types::{DatasetName, Precision};
 use proptest::{collection::vec, prelude::*, sample};
+
+static VALIDATOR: LazyLock<jsonschema::Validator> =
+    LazyLock::new(|| jsonschema::validator_for(&schema()).unwrap());
 
 const EVERYTHING: &str = include_str!("../fixtures/valid/everything.yaml");
 const MISTAKES: &str = include_str!("../fixtures/invalid/shape-many-mistakes.yaml");
@@ -144,7 +149,7 @@ proptest! {
         let set: Override = format!("{key}={value}").parse().unwrap();
         let base: serde_yaml::Value = serde_yaml::from_str(EVERYTHING).unwrap();
         let Some(document) = replaced(base, key, &value) else { return Ok(()) };
-        let valid = jsonschema::validator_for(&schema()).unwrap().is_valid(&document);
+        let valid = VALIDATOR.is_valid(&document);
         match parse("eval.yaml", EVERYTHING, &[set]) {
             Ok(_) => prop_assert!(valid, "parse accepts, the schema does not: {key}={value}"),
             // Missing datasets and tasks that are equal by defaults are beyond a schema.
@@ -163,7 +168,7 @@ proptest! {
             "datasets": {&name: {"format": "captions", "path": "d"}},
             "tasks": [{"retrieval": {"dataset": &name}}],
         });
-        let valid = jsonschema::validator_for(&schema()).unwrap().is_valid(&document);
+        let valid = VALIDATOR.is_valid(&document);
         prop_assert_eq!(name.parse::<DatasetName>().is_ok(), valid);
     }
 
