@@ -1,1 +1,40 @@
-//! coordinator
+//! The coordinator: takes evaluations, hands out units, keeps results.
+//!
+//! gRPC handlers ([`grpc`]) are thin; one thread decides ([`driver`]); one SQLite file is the truth
+//! ([`store`]); large bytes lie beside it by content ([`blobs`]). Embedded in `submit` and as a
+//! service it is the same code.
+//!
+//! Invariants:
+//! - nothing is acknowledged before it is durable;
+//! - only a committed result is ever read, and each unit has at most one;
+//! - a report is a function of what is stored: it is never written twice differently.
+//!
+//! Absent on purpose: YAML, datasets, placement maths, transitions of units (`spec`, `data`,
+//! `plan`, `run`).
+
+mod blobs;
+mod clock;
+mod config;
+mod driver;
+mod event;
+#[cfg(test)]
+mod fixtures;
+mod grpc;
+mod service;
+mod store;
+mod submit;
+mod transfer;
+mod watch;
+
+pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs};
+pub use clock::{Clock, SystemClock};
+pub use config::Config;
+pub use event::{Progress, Recorded, RunEvent};
+pub use service::{Coordinator, StartError};
+pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
+
+/// A name that nobody has used: a lower-case ULID, which sorts by time.
+fn fresh_name<T: std::str::FromStr<Err: std::fmt::Debug>>() -> T {
+    let name = ulid::Ulid::generate().to_string().to_lowercase();
+    name.parse().expect("letters and digits make a name")
+}

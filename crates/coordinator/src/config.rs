@@ -1,0 +1,47 @@
+//! How a coordinator is set up.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+/// Settings of one coordinator.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Folder of the store, the blobs and finished runs; one coordinator at a time.
+    pub state: PathBuf,
+    /// Where to listen; port 0 = any free one.
+    pub listen: SocketAddr,
+    /// Build that workers must have, so that one run is never computed by two.
+    pub build: String,
+    /// Slices that planning waits for, at most for `slice_wait`; at least one is needed.
+    pub expected_slices: usize,
+    /// See `expected_slices`.
+    pub slice_wait: Duration,
+    /// How often workers report.
+    pub heartbeat: Duration,
+    /// Silence after which a worker is lost; several heartbeats.
+    pub lease: Duration,
+    /// Whether runs that were interrupted go on when the coordinator starts.
+    pub continue_interrupted: bool,
+    /// How long a stop waits for calls in work.
+    pub stop_wait: Duration,
+}
+
+impl Config {
+    /// A coordinator on this machine's loopback, on any free port.
+    pub fn local(state: PathBuf) -> Self {
+        Self {
+            state,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            expected_slices: 1,
+            slice_wait: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(5),
+            lease: Duration::from_secs(30),
+            continue_interrupted: false,
+            stop_wait: Duration::from_secs(3),
+        }
+    }
+}

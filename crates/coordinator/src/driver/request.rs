@@ -1,0 +1,155 @@
+//! What the driver is asked, and the way in.
+
+use std::{
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    time::Duration,
+};
+
+use orchestrator_plan::{Inventory, Plan, SliceOffer};
+use orchestrator_proto::{Refusal, RefusalCode};
+use orchestrator_run::{Assignment, UnitResult};
+use orchestrator_types::{FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId};
+use tokio::{sync::oneshot, time::timeout};
+
+use crate::store::Submission;
+
+/// Requests that may wait: a worker has a handful in flight, so this is a thousand workers in one
+/// turn of a few milliseconds. Beyond it, callers are told to try again.
+const QUEUE: usize = 4_096;
+
+/// The way back.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// One call, with the way back. Answered once its effects are durable.
+pub(crate) enum Request {
+    /// The slices, once the expected ones are there.
+    Inventory(Reply<Inventory>),
+    Submit(Box<Submitted>, Reply<(RunId, u32)>),
+    Resume(RunId, Reply<CommittedUnits>),
+    Cancel(RunId, Reply<()>),
+    Register(Registration, Reply<Registered>),
+    /// Answered with the reported attempts that must stop.
+    Heartbeat(SessionId, Vec<AttemptReport>, Reply<Vec<FencingToken>>),
+    Lease(LeaseCall, Reply<Option<Assignment>>),
+    Commit(Box<FinishedUnit>, Reply<CommitOutcome>),
+    Fail(FailedUnit, Reply<()>),
+}
+
+/// A run to store and start.
+pub(crate) struct Submitted {
+    pub submission: Submission,
+    pub plan: Plan,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommittedUnits {
+    pub committed: u32,
+    pub units: u32,
+}
+
+/// A worker that wants to work. Versions were compared already.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration {
+    pub node: NodeName,
+    pub slices: Vec<SliceOffer>,
+    pub libtorch: String,
+}
+
+/// What a worker must know to keep its session.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub session: SessionId,
+    pub epoch: u64,
+    pub heartbeat_ms: u32,
+    pub lease_ms: u32,
+}
+
+/// How far an attempt has come, in whatever the executor counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttemptReport {
+    pub token: FencingToken,
+    pub done: u64,
+    pub total: u64,
+}
+
+/// A slice that has nothing to do.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseCall {
+    pub session: SessionId,
+    pub slice: SliceId,
+    pub request_id: String,
+    pub wait_ms: u64,
+}
+
+/// A result whose blob is staged.
+#[derive(Clone, Debug)]
+pub(crate) struct FinishedUnit {
+    pub session: SessionId,
+    pub run: RunId,
+    pub unit: UnitId,
+    pub token: FencingToken,
+    pub result: UnitResult,
+}
+
+/// An attempt without a result.
+#[derive(Clone, Debug)]
+pub(crate) struct FailedUnit {
+    pub session: SessionId,
+    pub run: RunId,
+    pub token: FencingToken,
+    pub class: FailureClass,
+    pub message: String,
+}
+
+/// What became of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitOutcome {
+    /// It counts.
+    Committed,
+    /// It counted before; that reply was lost.
+    AlreadyCommitted,
+    /// It came too late.
+    Fenced,
+}
+
+/// The handlers' end of the driver's channel.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverHandle {
+    requests: SyncSender<Request>,
+}
+
+/// The driver's channel.
+pub(crate) fn handle() -> (DriverHandle, Receiver<Request>) {
+    let (requests, receiver) = sync_channel(QUEUE);
+    (DriverHandle { requests }, receiver)
+}
+
+impl DriverHandle {
+    /// Sends a request and awaits its answer for at most `deadline`.
+    pub(crate) async fn ask<T>(
+        &self,
+        deadline: Duration,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.try_send(request(reply)).map_err(|error| {
+            let message = match error {
+                TrySendError::Full(_) => "the coordinator is overloaded; try again",
+                TrySendError::Disconnected(_) => "the coordinator is stopping",
+            };
+            Refusal::new(RefusalCode::Unavailable, message)
+        })?;
+        match timeout(deadline, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => {
+                let message = "the coordinator could not store this, or is stopping; try again";
+                Err(Refusal::new(RefusalCode::Unavailable, message))
+            }
+            Err(_) => Err(Refusal::new(
+                RefusalCode::TooSlow,
+                format!("the coordinator took longer than {} ms", deadline.as_millis()),
+            )),
+        }
+    }
+}

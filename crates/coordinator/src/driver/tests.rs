@@ -1,0 +1,496 @@
+//! The driver with real runs and a real store, a clock that stands still, and no network.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use orchestrator_plan::Work;
+use orchestrator_run::{AssignedWork, Assignment, QuarantinedSample, RunState, UnitResult};
+use orchestrator_types::{Digest, FailureClass, FencingToken, SampleId, SessionId, SliceId};
+use tokio::sync::oneshot;
+
+use super::{request::FailedUnit, *};
+use crate::{
+    event::{Recorded, RunEvent},
+    fixtures,
+    store::{Reader, UnitStage},
+};
+
+const LEASE_MS: u32 = 1_000;
+
+#[derive(Default)]
+struct StandingClock(AtomicU64);
+
+impl Clock for StandingClock {
+    fn now(&self) -> Millis {
+        Millis(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_ms(&self) -> i64 {
+        1_700_000_000_000 + self.now().0.cast_signed()
+    }
+}
+
+struct Bench {
+    driver: Driver,
+    clock: Arc<StandingClock>,
+    live: broadcast::Receiver<Arc<Live>>,
+    state: tempfile::TempDir,
+}
+
+struct Worker {
+    session: SessionId,
+    slice: SliceId,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap())
+    }
+
+    fn in_folder(state: tempfile::TempDir) -> Self {
+        let settings = Settings {
+            heartbeat_ms: 200,
+            lease_ms: LEASE_MS,
+            expected_slices: 1,
+            slice_wait_ms: 500,
+            continue_interrupted: true,
+        };
+        let clock = Arc::new(StandingClock::default());
+        let (sender, live) = broadcast::channel(10_000);
+        let store = Store::open(state.path()).unwrap();
+        let driver = Driver::new(store, settings, clock.clone(), sender).unwrap();
+        Self { driver, clock, live, state }
+    }
+
+    /// As after `kill -9`, and started again.
+    fn crash_and_restart(self) -> Self {
+        let Self { driver, state, .. } = self;
+        drop(driver);
+        Self::in_folder(state)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+        self.driver.turn(Vec::new()).unwrap();
+    }
+
+    fn send<T>(
+        &mut self,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> oneshot::Receiver<Result<T, Refusal>> {
+        let (reply, answer) = oneshot::channel();
+        // A failed turn is seen by its missing answer.
+        drop(self.driver.turn(vec![request(reply)]));
+        answer
+    }
+
+    fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Refusal> {
+        self.send(request).try_recv().expect("answered at once")
+    }
+
+    fn worker(&mut self, node: &str) -> Worker {
+        let offer = fixtures::offer(node, 0);
+        let slice = offer.id.clone();
+        let registration = Registration {
+            node: node.parse().unwrap(),
+            slices: vec![offer],
+            libtorch: "2.11.0".into(),
+        };
+        let registered = self.ask(|reply| Request::Register(registration, reply)).unwrap();
+        Worker { session: registered.session, slice }
+    }
+
+    fn submit(&mut self, request_id: &str) -> (RunId, u32) {
+        let inventory = self.ask(Request::Inventory).unwrap();
+        let submitted = Box::new(fixtures::submitted(request_id, &inventory));
+        self.ask(|reply| Request::Submit(submitted, reply)).unwrap()
+    }
+
+    fn call(worker: &Worker, request_id: &str, wait_ms: u64) -> LeaseCall {
+        LeaseCall {
+            session: worker.session.clone(),
+            slice: worker.slice.clone(),
+            request_id: request_id.into(),
+            wait_ms,
+        }
+    }
+
+    fn lease(&mut self, worker: &Worker) -> Option<Assignment> {
+        let call = Self::call(worker, &crate::fresh_name::<SessionId>().to_string(), 0);
+        self.ask(|reply| Request::Lease(call, reply)).unwrap()
+    }
+
+    fn commit(
+        &mut self,
+        worker: &Worker,
+        assignment: &Assignment,
+    ) -> Result<CommitOutcome, Refusal> {
+        let result = fixtures::result(assignment);
+        self.commit_with(worker, assignment, result)
+    }
+
+    fn commit_with(
+        &mut self,
+        worker: &Worker,
+        assignment: &Assignment,
+        result: UnitResult,
+    ) -> Result<CommitOutcome, Refusal> {
+        let finished = Box::new(FinishedUnit {
+            session: worker.session.clone(),
+            run: assignment.run.clone(),
+            unit: assignment.unit,
+            token: assignment.token,
+            result,
+        });
+        self.ask(|reply| Request::Commit(finished, reply))
+    }
+
+    fn heartbeat(&mut self, worker: &Worker, tokens: &[FencingToken]) -> Vec<FencingToken> {
+        let report = |&token| AttemptReport { token, done: 1, total: 2 };
+        let reports = tokens.iter().map(report).collect();
+        let session = worker.session.clone();
+        self.ask(|reply| Request::Heartbeat(session, reports, reply)).unwrap()
+    }
+
+    /// Leases and commits until nothing is left; the number of commits.
+    fn finish(&mut self, worker: &Worker) -> u32 {
+        let mut commits = 0;
+        while let Some(assignment) = self.lease(worker) {
+            assert_eq!(self.commit(worker, &assignment), Ok(CommitOutcome::Committed));
+            commits += 1;
+        }
+        commits
+    }
+
+    fn events(&self, run: &RunId) -> Vec<Recorded> {
+        Reader::open(self.state.path()).unwrap().events(run, 0, 10_000).unwrap()
+    }
+
+    fn count(&self, run: &RunId, wanted: impl Fn(&RunEvent) -> bool) -> usize {
+        self.events(run).iter().filter(|recorded| wanted(&recorded.event)).count()
+    }
+
+    fn state_of(&self, run: &RunId) -> RunState {
+        Reader::open(self.state.path()).unwrap().run(run).unwrap().unwrap().state
+    }
+
+    /// Told live, in order, without progress.
+    fn told(&mut self) -> Vec<Recorded> {
+        let mut told = Vec::new();
+        while let Ok(live) = self.live.try_recv() {
+            if let Live::Recorded(_, recorded) = &*live {
+                told.push(recorded.clone());
+            }
+        }
+        told
+    }
+}
+
+#[test]
+fn a_run_ends_complete_with_every_unit_committed_once() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("n");
+    let (run, units) = bench.submit("r");
+    assert_eq!(bench.finish(&worker), units);
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+    let rows = Reader::open(bench.state.path()).unwrap().units(&run).unwrap();
+    assert_eq!(rows.len(), units as usize);
+    assert!(rows.iter().all(|row| row.stage == UnitStage::Committed && row.attempts == 1));
+    let events = bench.events(&run);
+    let sequences: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+    assert_eq!(sequences, (1..=u64::from(units) * 2 + 2).collect::<Vec<_>>());
+    assert!(events.last().unwrap().event.is_end());
+    assert_eq!(bench.told(), events, "live events are the stored ones, in order");
+    assert!(bench.driver.runs.is_empty(), "an ended run takes no memory");
+}
+
+#[test]
+fn ranking_units_get_the_blobs_of_the_units_they_need() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("n");
+    bench.submit("r");
+    let mut blobs = BTreeMap::new();
+    let mut ranks = 0;
+    while let Some(assignment) = bench.lease(&worker) {
+        if let AssignedWork::Rank(rank) = &assignment.work {
+            ranks += 1;
+            let plan = bench.driver.runs[&assignment.run].run.plan().clone();
+            let Work::Rank(planned) = &plan.units[assignment.unit.0 as usize].work else {
+                panic!("a unit keeps its kind")
+            };
+            let expected = |units: orchestrator_plan::UnitRange| -> Vec<Digest> {
+                units.iter().map(|unit| blobs[&unit]).collect()
+            };
+            assert_eq!(rank.text_blobs, expected(planned.text_units));
+            let images: Vec<Digest> = rank.image_blobs.iter().map(|(_, blob)| *blob).collect();
+            assert_eq!(images, expected(planned.image_units));
+        }
+        blobs.insert(assignment.unit, fixtures::result(&assignment).blob.digest);
+        bench.commit(&worker, &assignment).unwrap();
+    }
+    assert!(ranks > 0);
+}
+
+#[test]
+fn the_same_request_gets_the_same_answer() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("n");
+    let first = bench.submit("r");
+    assert_eq!(bench.submit("r"), first);
+    let call = Bench::call(&worker, "lease-1", 0);
+    let granted = bench.ask(|reply| Request::Lease(call.clone(), reply)).unwrap().unwrap();
+    let again = bench.ask(|reply| Request::Lease(call, reply)).unwrap().unwrap();
+    assert_eq!(again, granted);
+    assert_eq!(bench.commit(&worker, &granted), Ok(CommitOutcome::Committed));
+    assert_eq!(bench.commit(&worker, &granted), Ok(CommitOutcome::AlreadyCommitted));
+    bench.finish(&worker);
+    let late = bench.commit(&worker, &granted);
+    assert_eq!(late, Ok(CommitOutcome::AlreadyCommitted), "also after the end of the run");
+}
+
+#[test]
+fn a_silent_worker_loses_its_units_and_its_late_result_is_fenced() {
+    let mut bench = Bench::new();
+    let lost = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let held = bench.lease(&lost).unwrap();
+    bench.pass(u64::from(LEASE_MS) - 1);
+    assert_eq!(bench.driver.runs[&run].run.live().len(), 1);
+    bench.pass(1);
+    assert!(bench.driver.runs[&run].run.live().is_empty());
+    let other = bench.worker("b");
+    bench.pass(250);
+    assert_eq!(bench.finish(&other), units);
+    assert_eq!(bench.commit(&lost, &held), Ok(CommitOutcome::Fenced));
+    assert_eq!(bench.count(&run, |event| matches!(event, RunEvent::WorkerLost { .. })), 1);
+    assert_eq!(bench.count(&run, |event| matches!(event, RunEvent::LateResult { .. })), 1);
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+    let session = lost.session.clone();
+    let refused = bench.ask(|reply| Request::Heartbeat(session, Vec::new(), reply));
+    assert_eq!(refused.unwrap_err().code, RefusalCode::Stale);
+}
+
+#[test]
+fn a_worker_that_registers_again_gives_its_units_back_at_once() {
+    let mut bench = Bench::new();
+    let first = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let held = bench.lease(&first).unwrap();
+    let second = bench.worker("a");
+    bench.pass(250);
+    assert_eq!(bench.finish(&second), units);
+    assert_eq!(bench.commit(&first, &held), Ok(CommitOutcome::Fenced));
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+}
+
+#[test]
+fn a_lease_that_nobody_took_ends_although_the_worker_lives() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, _) = bench.submit("r");
+    let (lost, taken) = (bench.lease(&worker).unwrap(), bench.lease(&worker).unwrap());
+    for _ in 0..4 {
+        bench.pass(u64::from(LEASE_MS) / 4);
+        assert_eq!(bench.heartbeat(&worker, &[taken.token]), []);
+    }
+    let live: Vec<FencingToken> = bench.driver.runs[&run].run.live().keys().copied().collect();
+    assert_eq!(live, [taken.token]);
+    assert_eq!(bench.heartbeat(&worker, &[lost.token]), [lost.token]);
+}
+
+#[test]
+fn cancelling_revokes_and_resuming_keeps_what_was_committed() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let done = bench.lease(&worker).unwrap();
+    bench.commit(&worker, &done).unwrap();
+    let held = bench.lease(&worker).unwrap();
+    bench.ask(|reply| Request::Cancel(run.clone(), reply)).unwrap();
+    assert_eq!(bench.heartbeat(&worker, &[held.token]), [held.token]);
+    assert_eq!(bench.commit(&worker, &held), Ok(CommitOutcome::Fenced));
+    assert_eq!(bench.state_of(&run), RunState::Cancelled);
+    assert_eq!(bench.lease(&worker), None);
+
+    let resumed = bench.ask(|reply| Request::Resume(run.clone(), reply)).unwrap();
+    assert_eq!(resumed, CommittedUnits { committed: 1, units });
+    assert_eq!(bench.finish(&worker), units - 1);
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+    let again = bench.ask(|reply| Request::Resume(run.clone(), reply)).unwrap();
+    assert_eq!(again, CommittedUnits { committed: units, units });
+    assert_eq!(bench.state_of(&run), RunState::Complete, "complete is for good");
+}
+
+#[test]
+fn a_crash_loses_no_commit_and_another_number_of_slices_goes_on() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let done = bench.lease(&worker).unwrap();
+    bench.commit(&worker, &done).unwrap();
+    let held = bench.lease(&worker).unwrap();
+    let mut bench = bench.crash_and_restart();
+    assert_eq!(bench.commit(&worker, &done), Ok(CommitOutcome::AlreadyCommitted));
+    assert_eq!(bench.commit(&worker, &held), Ok(CommitOutcome::Fenced));
+    let (b, c) = (bench.worker("b"), bench.worker("c"));
+    let mut commits = 0;
+    loop {
+        let (left, right) = (bench.lease(&b), bench.lease(&c));
+        for (worker, assignment) in [(&b, &left), (&c, &right)] {
+            if let Some(assignment) = assignment {
+                assert!(assignment.token > held.token);
+                assert_eq!(bench.commit(worker, assignment), Ok(CommitOutcome::Committed));
+                commits += 1;
+            }
+        }
+        if left.is_none() && right.is_none() {
+            break;
+        }
+    }
+    assert_eq!(commits, units - 1);
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+}
+
+#[test]
+fn a_waiting_slice_is_served_when_a_run_starts_and_let_go_when_time_is_up() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let call = Bench::call(&worker, "x", 300);
+    let mut waiting = bench.send(|reply| Request::Lease(call, reply));
+    assert!(waiting.try_recv().is_err());
+    bench.submit("r");
+    assert!(waiting.try_recv().unwrap().unwrap().is_some());
+
+    let idle = bench.worker("idle");
+    bench.driver.runs.clear();
+    let call = Bench::call(&idle, "y", 300);
+    let mut waiting = bench.send(|reply| Request::Lease(call, reply));
+    bench.pass(299);
+    assert!(waiting.try_recv().is_err());
+    bench.pass(1);
+    assert_eq!(waiting.try_recv().unwrap(), Ok(None));
+}
+
+#[test]
+fn planning_waits_for_slices_and_says_what_is_missing() {
+    let mut bench = Bench::new();
+    let mut waiting = bench.send(Request::Inventory);
+    bench.pass(499);
+    assert!(waiting.try_recv().is_err());
+    bench.pass(1);
+    let refusal = waiting.try_recv().unwrap().unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Unavailable);
+    assert!(refusal.message.contains("no worker is connected"), "{refusal}");
+    let mut waiting = bench.send(Request::Inventory);
+    bench.worker("a");
+    assert_eq!(waiting.try_recv().unwrap().unwrap().slices.len(), 1);
+}
+
+#[test]
+fn a_result_that_cannot_be_true_is_refused_and_its_unit_tried_again() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let assignment = bench.lease(&worker).unwrap();
+    let mut lie = fixtures::result(&assignment);
+    lie.rows += 100_000;
+    let refusal = bench.commit_with(&worker, &assignment, lie).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Invalid);
+    assert!(refusal.message.contains("rows"), "{refusal}");
+    bench.pass(250);
+    assert_eq!(bench.finish(&worker), units);
+    assert_eq!(bench.count(&run, |event| matches!(event, RunEvent::UnitFailed { .. })), 1);
+}
+
+#[test]
+fn a_bad_sample_is_told_once_however_many_units_meet_it() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, _) = bench.submit("r");
+    let mut met = 0;
+    while let Some(assignment) = bench.lease(&worker) {
+        let mut result = fixtures::result(&assignment);
+        if let AssignedWork::EncodeImages(work) = &assignment.work
+            && work.dataset.name.as_str() == "a"
+            && work.shard.start == 0
+        {
+            met += 1;
+            let sample = SampleId("x.jpg".into());
+            let bad = QuarantinedSample { position: 3, sample, reason: "torn".into() };
+            result.quarantined.push(bad);
+        }
+        bench.commit_with(&worker, &assignment, result).unwrap();
+    }
+    assert!(met > 1, "two batches encode the same images");
+    let told = bench.count(&run, |event| matches!(event, RunEvent::SampleQuarantined { .. }));
+    assert_eq!(told, 1);
+}
+
+#[test]
+fn a_unit_that_can_never_work_ends_the_run_incomplete() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, _) = bench.submit("r");
+    let assignment = bench.lease(&worker).unwrap();
+    let failed = FailedUnit {
+        session: worker.session.clone(),
+        run: run.clone(),
+        token: assignment.token,
+        class: FailureClass::Invalid,
+        message: "no such file".into(),
+    };
+    bench.ask(|reply| Request::Fail(failed, reply)).unwrap();
+    bench.finish(&worker);
+    assert_eq!(bench.state_of(&run), RunState::Incomplete);
+    let rows = Reader::open(bench.state.path()).unwrap().units(&run).unwrap();
+    let failed = rows.iter().filter(|row| row.stage == UnitStage::Failed).count();
+    assert!(failed > 1, "units that need it are given up with it");
+}
+
+#[test]
+fn a_turn_that_cannot_be_stored_answers_nobody_and_changes_nothing() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    let before = bench.lease(&worker).unwrap();
+    bench.told();
+    bench.driver.store.refuse_writes(true);
+    let call = Bench::call(&worker, "x", 0);
+    let mut unanswered = bench.send(|reply| Request::Lease(call, reply));
+    assert!(unanswered.try_recv().is_err());
+    assert!(bench.driver.turn(Vec::new()).is_ok(), "nothing to write, nothing to fail");
+    assert_eq!(bench.told(), []);
+    bench.driver.store.refuse_writes(false);
+    assert_eq!(bench.commit(&worker, &before), Ok(CommitOutcome::Fenced), "as after a restart");
+    assert_eq!(bench.finish(&worker), units);
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+}
+
+#[test]
+fn progress_is_told_at_most_every_tenth_of_a_second_and_ends_at_its_total() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    bench.submit("r");
+    while let Some(assignment) = bench.lease(&worker) {
+        bench.heartbeat(&worker, &[assignment.token]);
+        bench.pass(60);
+        bench.commit(&worker, &assignment).unwrap();
+    }
+    let mut last: BTreeMap<_, (i64, u64, u64)> = BTreeMap::new();
+    while let Ok(live) = bench.live.try_recv() {
+        if let Live::Progress(_, at, progress) = &*live {
+            let known = last.insert(progress.component, (*at, progress.done, progress.total));
+            if let Some((before, done, total)) = known {
+                assert!(progress.done == total || *at >= before + 100);
+                assert!(progress.done >= done || progress.done == total);
+            }
+        }
+    }
+    assert_eq!(last.len(), 3);
+    assert!(last.values().all(|(_, done, total)| done == total), "{last:?}");
+}

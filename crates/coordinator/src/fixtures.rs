@@ -1,0 +1,151 @@
+//! What the tests of several modules start from: a small evaluation, and results that fit it.
+
+use orchestrator_plan::{Direction, Inventory, SliceOffer, plan};
+use orchestrator_run::{AssignedWork, Assignment, Blob, ExecutorReading, Timing, UnitResult};
+use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
+use orchestrator_tasks::{Partial, Ranked};
+use orchestrator_types::{ByteCount, DeviceId, Digest, Shard};
+
+use crate::{driver::Submitted, store::Submission};
+
+pub(crate) const EVALUATION: &str = "version: 1
+name: two small data sets
+models: [{path: m}]
+datasets:
+  a: {format: imagefolder, path: a}
+  b: {format: captions, path: b.jsonl}
+tasks:
+  - zero_shot: {dataset: a}
+  - retrieval: {dataset: b}
+sweep: {batch: [16, 32]}
+";
+
+pub(crate) const SAMPLES: u32 = 300;
+
+pub(crate) fn evaluation() -> Evaluation {
+    orchestrator_spec::parse("eval.yaml", EVALUATION, &[]).unwrap()
+}
+
+pub(crate) fn facts() -> Facts {
+    let tower = |tokens, width| TowerFacts {
+        layers: 6,
+        width,
+        heads: 4,
+        mlp: 4 * width,
+        tokens,
+        weights_bytes: ByteCount::mib(7),
+    };
+    let model = ModelFacts {
+        architecture: "CLIPModel".into(),
+        weights_bytes: ByteCount::bytes(15_280_000),
+        parameters: 7_640_000,
+        weights_blake3: Digest::of(b"weights"),
+        tokenizer_blake3: Digest::of(b"tokenizer"),
+        preprocess: "bicubic 112".into(),
+        image_size: 112,
+        context: 32,
+        embedding_width: 4,
+        vision: tower(50, 256),
+        text: tower(32, 192),
+    };
+    let labelled = DatasetFacts {
+        samples: SAMPLES,
+        labelled: true,
+        classes: 10,
+        templates: 2,
+        captions_first: 0,
+        captions_all: 0,
+        manifest_digest: Digest::of(b"a"),
+        templates_digest: Some(Digest::of(b"templates")),
+        warnings: Vec::new(),
+    };
+    let captioned = DatasetFacts {
+        labelled: false,
+        classes: 0,
+        templates: 0,
+        captions_first: SAMPLES,
+        captions_all: SAMPLES,
+        manifest_digest: Digest::of(b"b"),
+        templates_digest: None,
+        ..labelled.clone()
+    };
+    let datasets =
+        [("a", labelled), ("b", captioned)].map(|(name, facts)| (name.parse().unwrap(), Ok(facts)));
+    Facts { models: vec![Ok(model)], datasets: datasets.into() }
+}
+
+pub(crate) fn offer(node: &str, number: u32) -> SliceOffer {
+    SliceOffer {
+        id: format!("{node}.{number}").parse().unwrap(),
+        node: node.parse().unwrap(),
+        device: DeviceId::Cpu,
+        threads: 2,
+        memory_bytes: ByteCount::gib(1),
+    }
+}
+
+pub(crate) fn submitted(request_id: &str, inventory: &Inventory) -> Submitted {
+    let (evaluation, facts) = (evaluation(), facts());
+    let plan = plan(&evaluation, &facts, inventory, std::path::Path::new("/base")).unwrap();
+    let json = serde_json::to_string(&plan).unwrap();
+    let submission = Submission {
+        id: crate::fresh_name(),
+        request_id: request_id.into(),
+        name: evaluation.name.clone(),
+        units: u32::try_from(plan.units.len()).unwrap(),
+        keep_embeddings: true,
+        base: "/base".into(),
+        eval_yaml: EVALUATION.into(),
+        evaluation: serde_json::to_string(&evaluation).unwrap(),
+        facts: serde_json::to_string(&facts).unwrap(),
+        plan_digest: Digest::of(json.as_bytes()),
+        plan: json,
+    };
+    Submitted { submission, plan }
+}
+
+/// A result that an executor could have given: the first candidate is right for every query.
+pub(crate) fn result(assignment: &Assignment) -> UnitResult {
+    let (rows, partial, bytes) = match &assignment.work {
+        AssignedWork::EncodeTexts(work) => (10, String::new(), format!("texts {work:?}")),
+        AssignedWork::EncodeImages(work) => {
+            (work.shard.len(), String::new(), format!("images {work:?}"))
+        }
+        AssignedWork::Rank(work) => {
+            let partial = partial(work.direction, work.queries);
+            (work.queries.len(), serde_json::to_string(&partial).unwrap(), format!("{work:?}"))
+        }
+    };
+    UnitResult {
+        rows: rows.into(),
+        blob: Blob {
+            digest: Digest::of(bytes.as_bytes()),
+            size_bytes: ByteCount::bytes(bytes.len() as u64),
+        },
+        partial,
+        quarantined: Vec::new(),
+        timing: Timing { load_ms: 1, total_ms: 20, decode_us: 5, forward_us: 6 },
+        cached: false,
+        reading: ExecutorReading {
+            host_peak_bytes: ByteCount::mib(100),
+            weights_bytes: ByteCount::mib(7),
+        },
+        samples: matches!(assignment.work, AssignedWork::EncodeImages(_))
+            .then(|| Digest::of(b"samples")),
+    }
+}
+
+fn partial(direction: Direction, queries: Shard) -> Partial {
+    let ranked: Vec<Ranked> = (queries.start..queries.end)
+        .map(|query| Ranked { query, rank: 1, best: 0, best_score: 0.5, top: vec![(0, 0.5)] })
+        .collect();
+    match direction {
+        Direction::ImageToClass => Partial::zero_shot(&ranked),
+        Direction::ImageToText => {
+            Partial::retrieval(orchestrator_tasks::Direction::ImageToText, &ranked)
+        }
+        Direction::TextToImage => {
+            Partial::retrieval(orchestrator_tasks::Direction::TextToImage, &ranked)
+        }
+    }
+}

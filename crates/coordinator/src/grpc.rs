@@ -1,0 +1,244 @@
+//! The service's handlers: decode, call, encode.
+//!
+//! Absent on purpose: decisions. Calls that change something are answered by the driver; a handler
+//! that is dropped with its connection changes nothing that the driver has taken in.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use orchestrator_proto::{
+    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
+};
+use orchestrator_types::{Digest, FailureClass, FencingToken, UnitId};
+use tokio::sync::{broadcast, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    blobs::Blobs,
+    driver::{
+        self, AttemptReport, CommitOutcome, CommittedUnits, DriverHandle, FailedUnit, FinishedUnit,
+        LeaseCall, Registered, Registration,
+    },
+    event::Live,
+    submit, transfer,
+    watch::{EVENTS_AHEAD, Watcher},
+};
+
+/// Longest that a worker's call for work may wait: well below any proxy's patience.
+const LONGEST_WAIT_MS: u32 = 60_000;
+
+/// What the handlers reach.
+#[derive(Clone)]
+pub(crate) struct Handlers {
+    pub driver: DriverHandle,
+    pub blobs: Arc<Blobs>,
+    pub live: broadcast::Sender<Arc<Live>>,
+    pub state: PathBuf,
+    pub build: String,
+    pub slice_wait: Duration,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+type Outgoing<T> = ReceiverStream<Result<T, Status>>;
+
+fn name<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
+    text.parse().map_err(|error: T::Err| Refusal::new(RefusalCode::Invalid, error.to_string()))
+}
+
+fn digest(bytes: &[u8]) -> Result<Digest, Refusal> {
+    bytes.try_into().map_err(|_| Refusal::new(RefusalCode::Invalid, "a digest has 32 bytes"))
+}
+
+#[tonic::async_trait]
+impl v1::coordinator_server::Coordinator for Handlers {
+    type WatchStream = Outgoing<v1::RunEvent>;
+    type ResultsStream = Outgoing<v1::FileChunk>;
+    type FetchStream = Outgoing<v1::BlobChunk>;
+
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
+        let wait = self.slice_wait + CONTROL_TIMEOUT;
+        let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
+        let request = request.into_inner();
+        let planning = self.tasks.spawn_blocking(move || submit::planned(request, &inventory));
+        let planned = planning
+            .await
+            .map_err(|_| Refusal::new(RefusalCode::Internal, "planning failed; see the log"))??;
+        let submitted = Box::new(planned);
+        let ask = |reply| driver::Request::Submit(submitted, reply);
+        let (run, units) = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::SubmitReply { run: run.into(), units }))
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Answer<Self::WatchStream> {
+        let v1::WatchRequest { run, after } = request.into_inner();
+        let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
+        let (state, live) = (self.state.clone(), self.live.subscribe());
+        let watcher = Watcher { state, run: name(&run)?, after, live, sender };
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move { stop.run_until_cancelled(watcher.work()).await });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Answer<v1::ResumeReply> {
+        let run = name(&request.into_inner().run)?;
+        let ask = |reply| driver::Request::Resume(run, reply);
+        let CommittedUnits { committed, units } = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::ResumeReply { committed, units }))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
+        let run = name(&request.into_inner().run)?;
+        let ask = |reply| driver::Request::Cancel(run, reply);
+        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::CancelReply {}))
+    }
+
+    async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
+        let _run: orchestrator_types::RunId = name(&request.into_inner().run)?;
+        Err(Refusal::new(RefusalCode::Unavailable, "results are not rendered yet").into())
+    }
+
+    async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {
+        let worker = self.registration(request.into_inner())?;
+        let ask = |reply| driver::Request::Register(worker, reply);
+        let Registered { session, epoch, heartbeat_ms, lease_ms } =
+            self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let session = session.into();
+        Ok(Response::new(v1::RegisterReply { session, epoch, heartbeat_ms, lease_ms }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Answer<v1::HeartbeatReply> {
+        let v1::HeartbeatRequest { session, attempts } = request.into_inner();
+        let report = |v1::AttemptProgress { token, done, total }| AttemptReport {
+            token: FencingToken(token),
+            done,
+            total,
+        };
+        let (session, attempts) = (name(&session)?, attempts.into_iter().map(report).collect());
+        let ask = |reply| driver::Request::Heartbeat(session, attempts, reply);
+        let revoked = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let revoked = revoked.into_iter().map(|token| token.0).collect();
+        Ok(Response::new(v1::HeartbeatReply { revoked }))
+    }
+
+    async fn lease(&self, request: Request<v1::LeaseRequest>) -> Answer<v1::LeaseReply> {
+        let v1::LeaseRequest { session, slice, request_id, wait_ms } = request.into_inner();
+        let wait_ms = wait_ms.min(LONGEST_WAIT_MS).into();
+        let (session, slice) = (name(&session)?, name(&slice)?);
+        let call = LeaseCall { session, slice, request_id, wait_ms };
+        let ask = |reply| driver::Request::Lease(call, reply);
+        let deadline = CONTROL_TIMEOUT + Duration::from_millis(wait_ms);
+        let assignment = self.driver.ask(deadline, ask).await?.map(Into::into);
+        Ok(Response::new(v1::LeaseReply { assignment }))
+    }
+
+    async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
+        let chunks = request.into_inner();
+        let (digest, size_bytes) = transfer::stage(self.blobs.clone(), &self.tasks, chunks).await?;
+        let digest = digest.as_bytes().to_vec();
+        Ok(Response::new(v1::StageReply { digest, size_bytes }))
+    }
+
+    async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
+        let finished = Box::new(finished(request.into_inner())?);
+        self.require_blob(&finished)?;
+        let ask = |reply| driver::Request::Commit(finished, reply);
+        let outcome = match self.driver.ask(CONTROL_TIMEOUT, ask).await? {
+            CommitOutcome::Committed => v1::CommitOutcome::Committed,
+            CommitOutcome::AlreadyCommitted => v1::CommitOutcome::AlreadyCommitted,
+            CommitOutcome::Fenced => v1::CommitOutcome::Fenced,
+        };
+        Ok(Response::new(v1::CommitReply { outcome: outcome.into() }))
+    }
+
+    async fn fail(&self, request: Request<v1::FailRequest>) -> Answer<v1::FailReply> {
+        let failed = failed(request.into_inner())?;
+        let ask = |reply| driver::Request::Fail(failed, reply);
+        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::FailReply {}))
+    }
+
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<Self::FetchStream> {
+        let digest = digest(&request.into_inner().digest)?;
+        let chunks = transfer::fetch(self.blobs.clone(), &self.tasks, digest);
+        Ok(Response::new(ReceiverStream::new(chunks)))
+    }
+}
+
+impl Handlers {
+    /// Refuses a worker that would speak or compute differently.
+    fn registration(&self, request: v1::RegisterRequest) -> Result<Registration, Refusal> {
+        let v1::RegisterRequest { protocol_version, build, node, slices, libtorch } = request;
+        let stale = |what: &str, theirs: &str, ours: &str| {
+            let message = format!(
+                "worker {node} has {what} {theirs}, the coordinator {ours}; install the same \
+                 release on both"
+            );
+            Err(Refusal::new(RefusalCode::Stale, message))
+        };
+        if protocol_version != PROTOCOL_VERSION {
+            let (theirs, ours) = (protocol_version.to_string(), PROTOCOL_VERSION.to_string());
+            return stale("protocol version", &theirs, &ours);
+        }
+        if build != self.build {
+            return stale("build", &build, &self.build);
+        }
+        let node: orchestrator_types::NodeName = name(&node)?;
+        let slices = slices.into_iter().map(|slice| slice.offer(node.clone()));
+        let slices = slices.collect::<Result<Vec<_>, InvalidMessage>>()?;
+        let prefix = format!("{node}.");
+        if slices.is_empty() || slices.iter().any(|slice| !slice.id.as_str().starts_with(&prefix)) {
+            let message =
+                format!("worker {node} offers no slice, or one not named {node}.<number>");
+            return Err(Refusal::new(RefusalCode::Invalid, message));
+        }
+        Ok(Registration { node, slices, libtorch })
+    }
+
+    fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
+        let blob = finished.result.blob;
+        let staged = self.blobs.size(blob.digest)?;
+        if staged == Some(blob.size_bytes.as_u64()) {
+            return Ok(());
+        }
+        let message = format!(
+            "blob {} of unit {} with {} bytes is not staged; stage it before the commit",
+            blob.digest,
+            finished.unit,
+            blob.size_bytes.as_u64()
+        );
+        Err(Refusal::new(RefusalCode::NotFound, message))
+    }
+}
+
+fn finished(request: v1::CommitRequest) -> Result<FinishedUnit, Refusal> {
+    let v1::CommitRequest { session, run, unit, token, result } = request;
+    let missing = || Refusal::new(RefusalCode::Invalid, "a commit needs a result");
+    Ok(FinishedUnit {
+        session: name(&session)?,
+        run: name(&run)?,
+        unit: UnitId(unit),
+        token: FencingToken(token),
+        result: result.ok_or_else(missing)?.try_into()?,
+    })
+}
+
+fn failed(request: v1::FailRequest) -> Result<FailedUnit, Refusal> {
+    let v1::FailRequest { session, run, unit: _, token, failure } = request;
+    let missing = || Refusal::new(RefusalCode::Invalid, "a failure needs a class and a message");
+    let v1::Failure { class, message } = failure.ok_or_else(missing)?;
+    let class = v1::FailureClass::try_from(class).map_err(|_| missing())?;
+    Ok(FailedUnit {
+        session: name(&session)?,
+        run: name(&run)?,
+        token: FencingToken(token),
+        class: FailureClass::try_from(class)?,
+        message,
+    })
+}

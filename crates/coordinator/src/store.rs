@@ -1,0 +1,384 @@
+//! The truth: runs, units, results and events in one SQLite file.
+//!
+//! Invariants:
+//! - one process writes ([`lock`]); every change of a turn is one transaction, and nobody is told
+//!   of it before it is durable (write-ahead log, `synchronous=FULL`);
+//! - epochs and fencing tokens only grow, also over restarts and crashes;
+//! - queues and leases are not stored: they follow from the plan and the units that have ended.
+//!
+//! Absent on purpose: decisions. What a transition means is decided in `run`; here it is a row.
+
+mod error;
+mod lock;
+mod query;
+mod reader;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use orchestrator_plan::Placement;
+use orchestrator_run::{Attempt, RunState, UnitResult};
+use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, SliceId, UnitId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+pub use error::StoreError;
+pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
+pub use reader::Reader;
+
+use crate::event::{Recorded, RunEvent};
+
+/// Tokens reserved at once: one write a thousand grants.
+const TOKEN_BLOCK: u64 = 1_000;
+/// Name of the database in the state folder.
+const DATABASE: &str = "store.sqlite";
+
+/// Row of a run; smaller in every other table than the run's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RunKey(i64);
+
+/// The one writer of a store.
+pub(crate) struct Store {
+    connection: Connection,
+    epoch: u64,
+    next_token: u64,
+    /// First token that is not reserved.
+    token_limit: u64,
+    _lock: lock::Lock,
+}
+
+/// A run as it is first stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Submission {
+    pub id: RunId,
+    pub request_id: String,
+    pub name: String,
+    pub units: u32,
+    pub keep_embeddings: bool,
+    pub base: PathBuf,
+    pub eval_yaml: String,
+    pub evaluation: String,
+    pub facts: String,
+    pub plan: String,
+    pub plan_digest: Digest,
+}
+
+impl Store {
+    /// Opens the store in `state`, or makes it, and starts a new epoch.
+    pub(crate) fn open(state: &Path) -> Result<Self, StoreError> {
+        std::fs::create_dir_all(state).map_err(|source| StoreError::File {
+            action: "create the folder",
+            path: state.to_owned(),
+            source,
+        })?;
+        let lock = lock::Lock::take(state)?;
+        let path = state.join(DATABASE);
+        let mut connection =
+            Connection::open(&path).map_err(StoreError::database("open its file"))?;
+        prepare(&mut connection, state)?;
+        let epoch = start_epoch(&mut connection)?;
+        let mut store = Self { connection, epoch, next_token: 1, token_limit: 1, _lock: lock };
+        store.reread_tokens()?;
+        store.next_token = store.token_limit;
+        Ok(store)
+    }
+
+    /// Marks a clean stop, so that the next start need not check every page.
+    pub(crate) fn close(self) -> Result<(), StoreError> {
+        set_meta(&self.connection, "clean", 1)?;
+        self.connection
+            .close()
+            .map_err(|(_, source)| StoreError::Database { action: "close its file", source })
+    }
+
+    /// Which life of the coordinator this is, from 1.
+    pub(crate) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn begin(&self) -> Result<(), StoreError> {
+        let begin = self.connection.execute_batch("BEGIN");
+        begin.map_err(StoreError::database("begin a transaction"))
+    }
+
+    /// Makes everything since [`Store::begin`] durable.
+    pub(crate) fn commit(&self) -> Result<(), StoreError> {
+        let commit = self.connection.execute_batch("COMMIT");
+        commit.map_err(StoreError::database("commit a transaction"))
+    }
+
+    /// Forgets everything since [`Store::begin`].
+    pub(crate) fn roll_back(&mut self) -> Result<(), StoreError> {
+        if !self.connection.is_autocommit() {
+            let back = self.connection.execute_batch("ROLLBACK");
+            back.map_err(StoreError::database("roll a transaction back"))?;
+        }
+        self.reread_tokens()
+    }
+
+    fn reread_tokens(&mut self) -> Result<(), StoreError> {
+        self.token_limit = meta(&self.connection, "token_limit")?;
+        Ok(())
+    }
+
+    /// A token that was never used before. It is used up only by [`Store::use_token`].
+    pub(crate) fn next_token(&mut self) -> Result<FencingToken, StoreError> {
+        if self.next_token >= self.token_limit {
+            self.token_limit = self.next_token + TOKEN_BLOCK;
+            set_meta(&self.connection, "token_limit", self.token_limit)?;
+        }
+        Ok(FencingToken(self.next_token))
+    }
+
+    /// Uses up the token that [`Store::next_token`] gave.
+    pub(crate) const fn use_token(&mut self) {
+        self.next_token += 1;
+    }
+
+    /// A full disk, for tests: every write fails.
+    #[cfg(test)]
+    pub(crate) fn refuse_writes(&self, refuse: bool) {
+        self.connection.pragma_update(None, "query_only", refuse).unwrap();
+    }
+
+    fn execute(
+        &self,
+        action: &'static str,
+        sql: &str,
+        values: impl rusqlite::Params,
+    ) -> Result<(), StoreError> {
+        let statement = self.connection.prepare_cached(sql);
+        let done = statement.and_then(|mut statement| statement.execute(values));
+        done.map(drop).map_err(StoreError::database(action))
+    }
+
+    pub(crate) fn insert_run(&self, run: &Submission, at: i64) -> Result<RunKey, StoreError> {
+        let sql = "INSERT INTO runs (id, request_id, name, state, created_unix_ms, units,
+             keep_embeddings, base, eval_yaml, evaluation, facts, plan, plan_digest)
+             VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        let base = run.base.to_string_lossy();
+        let values = params![
+            run.id.as_str(),
+            run.request_id,
+            run.name,
+            at,
+            run.units,
+            run.keep_embeddings,
+            base,
+            run.eval_yaml,
+            run.evaluation,
+            run.facts,
+            run.plan,
+            run.plan_digest.to_string(),
+        ];
+        self.execute("store a run", sql, values)?;
+        Ok(RunKey(self.connection.last_insert_rowid()))
+    }
+
+    /// Opens an ended or interrupted run again: everything but its committed units.
+    pub(crate) fn reopen_run(&self, run: RunKey) -> Result<(), StoreError> {
+        let sql = "UPDATE runs SET state = 'running', ended_unix_ms = NULL, ended_sequence = NULL
+             WHERE key = ?1";
+        self.execute("open a run again", sql, [run.0])?;
+        let sql = "UPDATE units SET state = 'open', ended_unix_ms = NULL
+             WHERE run = ?1 AND state <> 'committed'";
+        self.execute("open units again", sql, [run.0])
+    }
+
+    /// Ends a run at event number `sequence`; units without an end are cancelled with it.
+    pub(crate) fn end_run(
+        &self,
+        run: RunKey,
+        state: RunState,
+        sequence: u64,
+        at: i64,
+    ) -> Result<(), StoreError> {
+        let sql = "UPDATE runs SET state = ?2, ended_sequence = ?3, ended_unix_ms = ?4
+             WHERE key = ?1";
+        let values = params![run.0, state.name(), sequence.cast_signed(), at];
+        self.execute("end a run", sql, values)?;
+        let sql = "UPDATE units SET state = 'cancelled', ended_unix_ms = ?2
+             WHERE run = ?1 AND state IN ('open', 'leased')";
+        self.execute("cancel units", sql, params![run.0, at])
+    }
+
+    pub(crate) fn lease_unit(
+        &self,
+        run: RunKey,
+        attempt: &Attempt,
+        at: i64,
+    ) -> Result<(), StoreError> {
+        let sql = "INSERT INTO units (run, unit, state, token, slice, attempts, started_unix_ms)
+             VALUES (?1, ?2, 'leased', ?3, ?4, 1, ?5)
+             ON CONFLICT DO UPDATE SET state = 'leased', token = ?3, slice = ?4,
+             attempts = attempts + 1, started_unix_ms = coalesce(started_unix_ms, ?5)";
+        let Attempt { unit, number: _, token, session: _, slice } = attempt;
+        let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at];
+        self.execute("store a lease", sql, values)
+    }
+
+    pub(crate) fn commit_unit(
+        &self,
+        run: RunKey,
+        attempt: &Attempt,
+        result: &UnitResult,
+        at: i64,
+    ) -> Result<(), StoreError> {
+        let sql = "UPDATE units SET state = 'committed', token = ?3, slice = ?4,
+             ended_unix_ms = ?5, class = NULL, message = NULL, result = ?6
+             WHERE run = ?1 AND unit = ?2";
+        let json = serde_json::to_string(result).map_err(StoreError::row("result of a unit"))?;
+        let Attempt { unit, number: _, token, session: _, slice } = attempt;
+        let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at, json];
+        self.execute("store a result", sql, values)
+    }
+
+    /// A failed attempt (`last` = of a unit that is given up), or a unit that was never tried.
+    pub(crate) fn fail_unit(
+        &self,
+        run: RunKey,
+        unit: UnitId,
+        class: FailureClass,
+        message: &str,
+        last: bool,
+        at: i64,
+    ) -> Result<(), StoreError> {
+        let sql = "INSERT INTO units (run, unit, state, attempts, class, message, ended_unix_ms)
+             VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
+             ON CONFLICT DO UPDATE SET state = ?3, class = ?4, message = ?5, ended_unix_ms = ?6";
+        let (state, at) = if last { ("failed", Some(at)) } else { ("open", None) };
+        let values = params![run.0, unit.0, state, class.name(), message, at];
+        self.execute("store a failure", sql, values)
+    }
+
+    pub(crate) fn insert_slice(
+        &self,
+        run: RunKey,
+        placement: &Placement,
+        libtorch: &str,
+    ) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO slices (run, slice, placement, libtorch)
+             VALUES (?1, ?2, ?3, ?4)";
+        let json = serde_json::to_string(placement).map_err(StoreError::row("placement"))?;
+        let values = params![run.0, placement.slice.as_str(), json, libtorch];
+        self.execute("store a slice", sql, values)
+    }
+
+    /// Appends to a run's history.
+    pub(crate) fn append(
+        &self,
+        run: RunKey,
+        sequence: u64,
+        event: RunEvent,
+        at: i64,
+    ) -> Result<Recorded, StoreError> {
+        let sql = "INSERT INTO events (run, sequence, at_unix_ms, event) VALUES (?1, ?2, ?3, ?4)";
+        let json = serde_json::to_string(&event).map_err(StoreError::row("event"))?;
+        self.execute("store an event", sql, params![run.0, sequence.cast_signed(), at, json])?;
+        Ok(Recorded { sequence, at_unix_ms: at, event })
+    }
+
+    /// The sequence that the next event of a run gets.
+    pub(crate) fn next_sequence(&self, run: RunKey) -> Result<u64, StoreError> {
+        let sql = "SELECT coalesce(max(sequence), 0) + 1 FROM events WHERE run = ?1";
+        let next: rusqlite::Result<i64> = self
+            .connection
+            .prepare_cached(sql)
+            .and_then(|mut statement| statement.query_row([run.0], |row| row.get(0)));
+        next.map(i64::cast_unsigned).map_err(StoreError::database("count events"))
+    }
+
+    /// The run of an earlier submission with this id.
+    pub(crate) fn run_of_request(
+        &self,
+        request_id: &str,
+    ) -> Result<Option<(RunId, u32)>, StoreError> {
+        let sql = "SELECT id, units FROM runs WHERE request_id = ?1";
+        let found: Option<(String, u32)> = self
+            .connection
+            .query_row(sql, [request_id], |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()
+            .map_err(StoreError::database("look a submission up"))?;
+        found.map(|(id, units)| Ok((query::run_id(&id)?, units))).transpose()
+    }
+
+    /// The row of a run, and where the run stands.
+    pub(crate) fn run_state(&self, run: &RunId) -> Result<Option<(RunKey, RunState)>, StoreError> {
+        query::run_state(&self.connection, run)
+    }
+
+    /// Runs that have not ended, oldest first.
+    pub(crate) fn running(&self) -> Result<Vec<RunId>, StoreError> {
+        let runs = query::summaries(&self.connection)?;
+        let running = runs.into_iter().filter(|run| run.state == RunState::Running);
+        Ok(running.map(|run| run.id).collect())
+    }
+
+    pub(crate) fn documents(&self, run: &RunId) -> Result<Option<Documents>, StoreError> {
+        query::documents(&self.connection, run)
+    }
+
+    pub(crate) fn units(&self, run: RunKey) -> Result<Vec<UnitRow>, StoreError> {
+        query::units(&self.connection, run)
+    }
+
+    pub(crate) fn unit(&self, run: RunKey, unit: UnitId) -> Result<Option<UnitRow>, StoreError> {
+        query::unit(&self.connection, run, unit)
+    }
+
+    pub(crate) fn slices(&self, run: RunKey) -> Result<Vec<SliceId>, StoreError> {
+        let slices = query::slices(&self.connection, run)?;
+        Ok(slices.into_iter().map(|slice| slice.placement.slice).collect())
+    }
+}
+
+/// Settings and tables; checks what an unclean stop or a later release left.
+fn prepare(connection: &mut Connection, state: &Path) -> Result<(), StoreError> {
+    let setup = StoreError::database("set its file up");
+    let settings = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;";
+    let format = schema::format(connection).map_err(StoreError::database("read its format"))?;
+    if format > schema::FORMAT {
+        return Err(newer(state, format));
+    }
+    connection.execute_batch(settings).map_err(setup)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    if format == 0 {
+        return schema::create(connection).map_err(StoreError::database("create its tables"));
+    }
+    if meta(connection, "clean")? == 1 {
+        return Ok(());
+    }
+    let check = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+    match check.map_err(StoreError::database("check its pages"))? {
+        finding if finding == "ok" => Ok(()),
+        finding => Err(StoreError::Damaged { path: state.to_owned(), finding }),
+    }
+}
+
+fn newer(state: &Path, found: i64) -> StoreError {
+    StoreError::Newer { path: state.to_owned(), found, known: schema::FORMAT }
+}
+
+fn start_epoch(connection: &mut Connection) -> Result<u64, StoreError> {
+    let fail = || StoreError::database("start an epoch");
+    let transaction = connection.transaction().map_err(fail())?;
+    let epoch = meta(&transaction, "epoch")? + 1;
+    set_meta(&transaction, "epoch", epoch)?;
+    set_meta(&transaction, "clean", 0)?;
+    transaction.commit().map_err(fail())?;
+    Ok(epoch)
+}
+
+fn meta(connection: &Connection, key: &'static str) -> Result<u64, StoreError> {
+    let sql = "SELECT value FROM meta WHERE key = ?1";
+    let value: rusqlite::Result<i64> = connection.query_row(sql, [key], |row| row.get(0));
+    value.map(i64::cast_unsigned).map_err(StoreError::database("read its counters"))
+}
+
+fn set_meta(connection: &Connection, key: &'static str, value: u64) -> Result<(), StoreError> {
+    let sql = "UPDATE meta SET value = ?2 WHERE key = ?1";
+    let done = connection.execute(sql, params![key, value.cast_signed()]);
+    done.map(drop).map_err(StoreError::database("store its counters"))
+}

@@ -1,0 +1,87 @@
+//! Why a store cannot be used.
+
+use std::path::PathBuf;
+
+/// A store that cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Somebody else works with it.
+    #[error(
+        "the store in {path} is in use by another coordinator; stop it, connect to it with \
+         --coordinator, or choose another --state folder"
+    )]
+    InUse {
+        /// Its folder.
+        path: PathBuf,
+    },
+    /// There is none.
+    #[error("there is no store in {path}; nothing was run with this --state folder yet")]
+    Missing {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Written by a later release.
+    #[error(
+        "the store in {path} has format {found}, and this release reads format {known}; use the \
+         release that wrote it, or another --state folder"
+    )]
+    Newer {
+        /// Its folder.
+        path: PathBuf,
+        /// Its format.
+        found: i64,
+        /// The newest format that this build knows.
+        known: i64,
+    },
+    /// Its pages do not fit together.
+    #[error("the store in {path} is damaged: {finding}; restore a copy, or move it away")]
+    Damaged {
+        /// Its folder.
+        path: PathBuf,
+        /// What SQLite's check says first.
+        finding: String,
+    },
+    /// A row holds what this build would never write.
+    #[error("the store holds an unreadable {what}")]
+    Row {
+        /// Which field.
+        what: &'static str,
+        /// Why it is unreadable.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A file or folder beside the database cannot be used.
+    #[error("cannot {action} {path}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// SQLite refuses.
+    #[error("the store cannot {action}")]
+    Database {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        source: rusqlite::Error,
+    },
+}
+
+impl StoreError {
+    /// For `map_err` around a statement.
+    pub(super) const fn database(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
+        move |source| Self::Database { action, source }
+    }
+
+    pub(super) fn row<E>(what: &'static str) -> impl FnOnce(E) -> Self
+    where
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        move |source| Self::Row { what, source: source.into() }
+    }
+}

@@ -1,0 +1,80 @@
+//! From a submission to a planned run. Planning happens here, off the driver's thread; the driver
+//! only stores and starts what was planned.
+
+use std::path::PathBuf;
+
+use orchestrator_plan::{Inventory, Plan, PlanError, check, plan};
+use orchestrator_proto::{Refusal, RefusalCode, v1};
+use orchestrator_spec::{Evaluation, Facts};
+use orchestrator_types::{Digest, ParseNameError};
+
+use crate::{driver::Submitted, store::Submission};
+
+fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Invalid, message)
+}
+
+fn internal(message: impl Into<String>) -> Refusal {
+    Refusal::new(RefusalCode::Internal, message)
+}
+
+/// Plans a submission on the slices of `inventory`.
+pub(crate) fn planned(
+    request: v1::SubmitRequest,
+    inventory: &Inventory,
+) -> Result<Submitted, Refusal> {
+    let v1::SubmitRequest { request_id, eval_yaml, evaluation, facts, keep_embeddings, base } =
+        request;
+    // The client names the run, so that a retried submission is recognised.
+    let id = request_id.parse().map_err(|error: ParseNameError| invalid(error.to_string()))?;
+    let base = PathBuf::from(base);
+    if !base.is_absolute() {
+        return Err(invalid(format!("base folder `{}` is not absolute", base.display())));
+    }
+    let (evaluation, facts) = (utf8(evaluation, "evaluation")?, utf8(facts, "facts")?);
+    let read_evaluation: Evaluation = read(&evaluation, "evaluation")?;
+    let read_facts: Facts = read(&facts, "facts")?;
+    let plan =
+        plan(&read_evaluation, &read_facts, inventory, &base).map_err(|error| refusal(&error))?;
+    if let Some(violation) = check(&plan).first() {
+        return Err(internal(format!("the plan breaks a rule of its own: {violation}")));
+    }
+    let json = serde_json::to_string(&plan)
+        .map_err(|error| internal(format!("the plan cannot be written: {error}")))?;
+    let submission = Submission {
+        id,
+        request_id,
+        name: read_evaluation.name,
+        units: units(&plan)?,
+        keep_embeddings,
+        base,
+        eval_yaml,
+        evaluation,
+        facts,
+        plan_digest: Digest::of(json.as_bytes()),
+        plan: json,
+    };
+    Ok(Submitted { submission, plan })
+}
+
+fn units(plan: &Plan) -> Result<u32, Refusal> {
+    u32::try_from(plan.units.len()).map_err(|_| internal("the plan has too many units"))
+}
+
+fn utf8(bytes: Vec<u8>, what: &str) -> Result<String, Refusal> {
+    String::from_utf8(bytes).map_err(|_| invalid(format!("the {what} is not UTF-8")))
+}
+
+fn read<T: serde::de::DeserializeOwned>(json: &str, what: &str) -> Result<T, Refusal> {
+    serde_json::from_str(json)
+        .map_err(|error| invalid(format!("the {what} cannot be read: {error}")))
+}
+
+fn refusal(error: &PlanError) -> Refusal {
+    let code = match error {
+        PlanError::NeverFits { .. } => RefusalCode::DoesNotFit,
+        PlanError::NoSlice => RefusalCode::Unavailable,
+        PlanError::NoFacts { .. } | PlanError::TooManyTexts { .. } => RefusalCode::Invalid,
+    };
+    Refusal::new(code, error.to_string())
+}

@@ -1,0 +1,134 @@
+//! Following a run: what is stored, then what happens, without a gap and without a double.
+//!
+//! Subscribing comes before reading, so nothing falls between the two; sequences tell what was
+//! sent already; a watcher that is too slow for the live channel reads the store again.
+
+use std::{path::PathBuf, sync::Arc};
+
+use orchestrator_proto::{Refusal, RefusalCode, v1};
+use orchestrator_types::RunId;
+use tokio::sync::{broadcast, mpsc};
+use tonic::Status;
+
+use crate::{
+    event::{Live, Recorded, progress_to_wire, recorded_to_wire},
+    store::{Reader, StoreError},
+};
+
+/// Events read from the store at once.
+const PAGE: u32 = 1_000;
+/// Events that a watcher may be behind the network: one page of a log.
+pub(crate) const EVENTS_AHEAD: usize = 256;
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        let code = match error {
+            StoreError::Missing { .. } => RefusalCode::NotFound,
+            _ => RefusalCode::Internal,
+        };
+        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+        Self::new(code, format!("{error}{}", cause.unwrap_or_default()))
+    }
+}
+
+type Sender = mpsc::Sender<Result<v1::RunEvent, Status>>;
+
+/// One watcher of one run.
+pub(crate) struct Watcher {
+    pub state: PathBuf,
+    pub run: RunId,
+    /// Last sequence that the watcher has.
+    pub after: u64,
+    pub live: broadcast::Receiver<Arc<Live>>,
+    pub sender: Sender,
+}
+
+/// The watcher has gone away, or everything was told.
+struct Done;
+
+impl Watcher {
+    /// Tells everything until the run has ended or the watcher goes away.
+    pub(crate) async fn work(mut self) {
+        if self.catch_up().await.is_err() {
+            return;
+        }
+        loop {
+            let told = match self.live.recv().await {
+                Ok(live) if *live.run() == self.run => self.tell(&live).await,
+                Ok(_) => Ok(()),
+                Err(broadcast::error::RecvError::Lagged(_)) => self.catch_up().await,
+                Err(broadcast::error::RecvError::Closed) => return,
+            };
+            if told.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn tell(&mut self, live: &Live) -> Result<(), Done> {
+        match live {
+            Live::Progress(_, at, progress) => self.send(progress_to_wire(*at, *progress)).await,
+            Live::Recorded(_, recorded) if recorded.sequence <= self.after => Ok(()),
+            Live::Recorded(_, recorded) if recorded.sequence == self.after + 1 => {
+                let end = recorded.event.is_end();
+                self.tell_recorded(recorded.clone()).await?;
+                if end { Err(Done) } else { Ok(()) }
+            }
+            Live::Recorded(..) => self.catch_up().await,
+        }
+    }
+
+    /// Sends what is stored; `Err` after the event that ended the run.
+    async fn catch_up(&mut self) -> Result<(), Done> {
+        loop {
+            let page = match self.page().await {
+                Ok(page) => page,
+                Err(refusal) => {
+                    // A watcher that has gone away needs no reason.
+                    drop(self.sender.send(Err(refusal.into())).await);
+                    return Err(Done);
+                }
+            };
+            let Page { events, ended } = page;
+            let more = events.len() == PAGE as usize;
+            for event in events {
+                self.tell_recorded(event).await?;
+            }
+            if ended.is_some_and(|ended| ended <= self.after) {
+                return Err(Done);
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn page(&self) -> Result<Page, Refusal> {
+        let (state, run, after) = (self.state.clone(), self.run.clone(), self.after);
+        let read = tokio::task::spawn_blocking(move || {
+            let reader = Reader::open(&state)?;
+            // First where the run ends, then its events: an end that is known is in them.
+            let summary = reader.run(&run)?.ok_or_else(|| crate::driver::unknown(&run))?;
+            let events = reader.events(&run, after, PAGE)?;
+            Ok(Page { events, ended: summary.ended_sequence })
+        });
+        read.await.unwrap_or_else(|_| {
+            Err(Refusal::new(RefusalCode::Internal, "reading the events failed"))
+        })
+    }
+
+    async fn tell_recorded(&mut self, recorded: Recorded) -> Result<(), Done> {
+        self.after = recorded.sequence;
+        self.send(recorded_to_wire(recorded)).await
+    }
+
+    async fn send(&self, event: v1::RunEvent) -> Result<(), Done> {
+        self.sender.send(Ok(event)).await.map_err(|_| Done)
+    }
+}
+
+struct Page {
+    events: Vec<Recorded>,
+    /// The event that ended the run.
+    ended: Option<u64>,
+}
