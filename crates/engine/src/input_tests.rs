@@ -1,12 +1,15 @@
 //! What callers may rely on beside the numbers: refusals, and equal bits.
 
-use std::thread;
+use std::{fs, thread};
 
+use orchestrator_model::{ModelFolder, TextPooling};
 use orchestrator_types::Precision;
 
 use crate::{
     Scorer, TextEncoder, VisionEncoder,
-    reference_tests::{Reference, encode_images, encode_texts, folder, text, vision},
+    reference_tests::{
+        Reference, encode_images, encode_texts, folder, largest_difference, text, vision,
+    },
 };
 
 fn bits(floats: &[f32]) -> Vec<u32> {
@@ -93,6 +96,39 @@ fn inputs_that_do_not_fit_are_refused_with_a_reason() {
     let messages: Vec<String> =
         found.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     insta::assert_snapshot!(messages.join("\n"));
+}
+
+/// tiny-clip with a changed configuration; the activation and the pooled token are not in the file.
+fn configured(change: (&str, &str)) -> (tempfile::TempDir, ModelFolder) {
+    let (real, copy) = (folder(), tempfile::tempdir().unwrap());
+    let text = fs::read_to_string(real.path().join("config.json")).unwrap();
+    assert!(text.contains(change.0));
+    fs::write(copy.path().join("config.json"), text.replace(change.0, change.1)).unwrap();
+    fs::copy(real.path().join("model.safetensors"), copy.path().join("model.safetensors")).unwrap();
+    let folder = ModelFolder::open(copy.path()).unwrap();
+    (copy, folder)
+}
+
+#[test]
+fn pooling_at_the_largest_id_is_pooling_at_the_end_where_that_is_the_largest() {
+    let ids = &Reference::open().ids()[..4 * 32];
+    let (_files, old) = configured(("\"eos_token_id\": 4095", "\"eos_token_id\": 2"));
+    assert_eq!(old.config().text.pooling, TextPooling::LargestId);
+    let old = TextEncoder::load(&old, Precision::Fp32).unwrap();
+    assert_eq!(encode_texts(&old, ids, 32, 4), encode_texts(&text(), ids, 32, 4));
+}
+
+#[test]
+fn the_three_forms_of_gelu_are_near_each_other_and_not_the_same() {
+    let ids = &Reference::open().ids()[..4 * 32];
+    let [exact, tanh] = ["gelu", "gelu_pytorch_tanh"].map(|name| {
+        let (_files, folder) = configured(("quick_gelu", name));
+        encode_texts(&TextEncoder::load(&folder, Precision::Fp32).unwrap(), ids, 32, 4)
+    });
+    let quick = encode_texts(&text(), ids, 32, 4);
+    let near = largest_difference(&exact, &tanh);
+    let far = largest_difference(&exact, &quick);
+    assert!(1e-6 < near && near < 5e-3 && near < far && far < 0.1, "{near:e} {far:e}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Plain slices cross the border of this crate; no tensor does.
-//! - Every operator runs in inference mode, on the calling thread alone ([`Session`]), through
+//! - Every operator runs in inference mode, on the calling thread alone (`Session`), through
 //!   tch's fallible calls. What libtorch throws becomes an [`EngineError`]; a refused allocation is
 //!   always [`EngineError::OutOfMemory`].
 //! - An embedding depends on its own sample and on the *shape* of the call it was made in, never

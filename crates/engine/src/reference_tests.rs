@@ -50,7 +50,7 @@ impl Reference {
     }
 }
 
-fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
+pub(crate) fn largest_difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }

@@ -8,11 +8,13 @@
 //! present it alone decides, defaults included; and `eos_token_id: 2` marks files written before
 //! the id was corrected, which pool at the largest id (transformers, pull request 24773).
 
+mod raw;
+
 use std::path::Path;
 
-use serde::Deserialize;
-
 use crate::ModelError;
+
+use raw::{RawConfig, RawText, RawVision};
 
 /// The non-linearity of a block's perceptron.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,92 +106,6 @@ impl VisionTower {
 const MOST_WIDTH: u32 = 1 << 16;
 const MOST_LAYERS: u32 = 1 << 10;
 const MOST_VOCAB: u32 = 1 << 24;
-
-#[derive(Deserialize)]
-#[serde(default)]
-struct RawConfig {
-    architectures: Option<Vec<String>>,
-    model_type: Option<String>,
-    projection_dim: Option<u64>,
-    text_config: Option<RawText>,
-    vision_config: Option<RawVision>,
-    text_config_dict: Option<RawText>,
-    vision_config_dict: Option<RawVision>,
-}
-
-impl Default for RawConfig {
-    fn default() -> Self {
-        Self {
-            architectures: None,
-            model_type: None,
-            projection_dim: Some(512),
-            text_config: None,
-            vision_config: None,
-            text_config_dict: None,
-            vision_config_dict: None,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(default)]
-struct RawText {
-    vocab_size: u64,
-    hidden_size: u64,
-    intermediate_size: u64,
-    num_hidden_layers: u64,
-    num_attention_heads: u64,
-    max_position_embeddings: u64,
-    hidden_act: String,
-    layer_norm_eps: Option<f64>,
-    eos_token_id: Option<i64>,
-}
-
-impl Default for RawText {
-    fn default() -> Self {
-        Self {
-            vocab_size: 49_408,
-            hidden_size: 512,
-            intermediate_size: 2048,
-            num_hidden_layers: 12,
-            num_attention_heads: 8,
-            max_position_embeddings: 77,
-            hidden_act: "quick_gelu".to_owned(),
-            layer_norm_eps: Some(1e-5),
-            eos_token_id: Some(49_407),
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(default)]
-struct RawVision {
-    hidden_size: u64,
-    intermediate_size: u64,
-    num_hidden_layers: u64,
-    num_attention_heads: u64,
-    num_channels: u64,
-    image_size: u64,
-    patch_size: u64,
-    hidden_act: String,
-    layer_norm_eps: Option<f64>,
-}
-
-impl Default for RawVision {
-    fn default() -> Self {
-        Self {
-            hidden_size: 768,
-            intermediate_size: 3072,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            num_channels: 3,
-            image_size: 224,
-            patch_size: 32,
-            hidden_act: "quick_gelu".to_owned(),
-            layer_norm_eps: Some(1e-5),
-        }
-    }
-}
 
 /// Reads the text of `file`, a config.json.
 pub(crate) fn parse(file: &Path, text: &[u8]) -> Result<ClipConfig, ModelError> {
