@@ -140,7 +140,13 @@ fn a_truncated_or_hostile_header_is_refused() {
         ("out of range", handmade(&format!("{{\"a\":{}}}", tensor("[2]", 0, 8)), 4)),
         ("a gap", handmade(&format!("{{\"a\":{}}}", tensor("[1]", 4, 8)), 8)),
         ("backwards", handmade(&format!("{{\"a\":{}}}", tensor("[1]", 8, 4)), 8)),
-        ("shared bytes", handmade(&format!("{{\"a\":{0},\"b\":{0}}}", tensor("[1]", 0, 4)), 4)),
+        (
+            "shared bytes",
+            handmade(
+                &format!("{{\"a\":{},\"b\":{}}}", tensor("[1]", 0, 4), tensor("[1]", 2, 6)),
+                6,
+            ),
+        ), 4)),
         ("too short for its shape", handmade(&format!("{{\"a\":{}}}", tensor("[9]", 0, 4)), 4)),
         (
             "a shape that overflows",
