@@ -23,7 +23,8 @@ pub use to_wire::wire_run_state;
 /// depend on the crates that decide.
 pub mod domain {
     pub use orchestrator_plan::{
-        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SourceKind, TextSet,
+        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
+        TextSet,
     };
     pub use orchestrator_run::{
         AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
@@ -43,3 +44,7 @@ pub mod v1 {
     )]
     tonic::include_proto!("orchestrator.v1");
 }
+
+/// Identity of this build. A worker and a coordinator of different builds refuse each other, since
+/// their numbers could differ.
+pub const BUILD: &str = env!("CARGO_PKG_VERSION");
