@@ -141,7 +141,15 @@ fn step(headline: &str, body: impl FnOnce() -> Result<Tally>) -> Tally {
 }
 
 /// Runs a test runner, passes on what it prints, and counts.
-fn count(mut command: Command) -> Result<Tally> {
+fn count(command: Command) -> Result<Tally> {
+    count_into(command, std::io::stdout(), std::io::stderr())
+}
+
+fn count_into(
+    mut command: Command,
+    output: impl Write,
+    messages: impl Write + Send,
+) -> Result<Tally> {
     if std::io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none() {
         command.env("CARGO_TERM_COLOR", "always");
     }
@@ -149,8 +157,8 @@ fn count(mut command: Command) -> Result<Tally> {
     let mut child = command.spawn().context("cannot start cargo")?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let tally = thread::scope(|scope| {
-        let stderr = scope.spawn(|| pass_on(stderr, std::io::stderr()));
-        let stdout = pass_on(stdout, std::io::stdout());
+        let stderr = scope.spawn(|| pass_on(stderr, messages));
+        let stdout = pass_on(stdout, output);
         stdout + stderr.join().expect("passing on lines does not panic")
     });
     let status = child.wait().context("cannot wait for cargo")?;
@@ -177,6 +185,11 @@ fn pass_on(from: Option<impl Read>, mut to: impl Write) -> Tally {
 mod tests {
     use super::*;
 
+    /// Without printing: a runner that runs these tests counts what it sees, too.
+    fn quietly(command: Command) -> Tally {
+        count_into(command, std::io::sink(), std::io::sink()).unwrap()
+    }
+
     #[test]
     fn quick_leaves_out_slow_tests_with_either_runner() {
         assert!(test_arguments(true, true).contains(&"not test(/(^|::)slow_/)".to_owned()));
@@ -190,7 +203,7 @@ mod tests {
     fn a_runner_that_fails_without_a_count_is_one_failure() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 101"]);
-        assert_eq!(count(command).unwrap(), Tally { passed: 2, failed: 1 });
+        assert_eq!(quietly(command), Tally { passed: 2, failed: 1 });
     }
 
     #[test]
@@ -201,7 +214,7 @@ mod tests {
             "echo 'test result: ok. 2 passed; 0 failed'; \
             echo 'Summary [ 1s] 3 tests run: 3 passed, 0 skipped' >&2",
         ]);
-        assert_eq!(count(command).unwrap(), Tally { passed: 5, failed: 0 });
+        assert_eq!(quietly(command), Tally { passed: 5, failed: 0 });
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub(crate) const CPU: WheelSet = WheelSet {
 /// What libtorch_cuda.so loads, directly or through another of these.
 pub(crate) const CUDA: WheelSet = WheelSet {
     name: "cuda",
-    peak_bytes: 5_500_000_000,
+    peak_bytes: 5_000_000_000,
     wheels: &[
         Wheel {
             name: "nvidia-cublas",
