@@ -1,0 +1,113 @@
+//! Figures and phrases that the text and the Markdown rendering share.
+
+use std::collections::BTreeMap;
+
+use orchestrator_tasks::Metrics;
+use orchestrator_types::DatasetName;
+
+use crate::{
+    evidence::UnitOutcome,
+    report::{Report, Samples, Task, Trial},
+};
+
+/// A figure to four places; a dash if there is none.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"))
+}
+
+/// A median rank without needless places.
+fn rank(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value}"))
+}
+
+/// The figures for people, by exact name: `CLIP_benchmark`'s second names are left to the JSON.
+pub(crate) fn headlines(metrics: &Metrics) -> impl Iterator<Item = (&str, String)> {
+    let own = metrics.0.iter().filter(|(name, _)| !name.contains("_retrieval_recall@"));
+    own.map(|(name, value)| {
+        let text = if name.ends_with("_median_rank") { rank(*value) } else { figure(*value) };
+        (name.as_str(), text)
+    })
+}
+
+/// The trial in two or three lines: the model's last path component (the whole path if two models
+/// would read alike), precision, and the batch if it tells trials apart.
+pub(crate) fn trial_names(trials: &[Trial]) -> Vec<[String; 2]> {
+    let last =
+        |path: &str| path.trim_end_matches('/').rsplit('/').next().unwrap_or(path).to_owned();
+    let mut paths_of = BTreeMap::<String, Vec<&str>>::new();
+    for trial in trials {
+        let paths = paths_of.entry(last(&trial.model)).or_default();
+        if !paths.contains(&trial.model.as_str()) {
+            paths.push(&trial.model);
+        }
+    }
+    let batches_vary = trials.iter().any(|a| {
+        trials
+            .iter()
+            .any(|b| a.batch != b.batch && a.model == b.model && a.precision == b.precision)
+    });
+    let name = |trial: &Trial| {
+        let short = last(&trial.model);
+        let model = if paths_of[&short].len() > 1 { trial.model.clone() } else { short };
+        let batch = if batches_vary {
+            format!(" batch {}/{}", trial.batch.vision, trial.batch.text)
+        } else {
+            String::new()
+        };
+        [printable(&model), format!("{}{batch}", trial.precision)]
+    };
+    trials.iter().map(name).collect()
+}
+
+/// `1590 of 1593 evaluated, 3 quarantined`.
+pub(crate) fn samples(samples: Samples) -> String {
+    let Samples { total, evaluated, quarantined } = samples;
+    let quarantined = match quarantined {
+        0 => String::new(),
+        some => format!(", {some} quarantined"),
+    };
+    format!("{evaluated} of {total} evaluated{quarantined}")
+}
+
+/// The samples of each dataset; where tasks or trials differ, those of the one that got least far.
+pub(crate) fn samples_by_dataset(report: &Report) -> BTreeMap<&DatasetName, Samples> {
+    let mut least = BTreeMap::<&DatasetName, Samples>::new();
+    for Task { dataset, samples, .. } in report.trials.iter().flat_map(|trial| &trial.tasks) {
+        let entry = least.entry(dataset).or_insert(*samples);
+        if samples.evaluated < entry.evaluated {
+            *entry = *samples;
+        }
+    }
+    least
+}
+
+/// `12.3 s, 129.5 images/s`.
+pub(crate) fn timing(trial: &Trial) -> String {
+    let rate = trial.images_per_second.map(|rate| format!(", {rate:.1} images/s"));
+    format!("{:.1} s{}", trial.seconds, rate.unwrap_or_default())
+}
+
+/// `2 units failed, 1 cancelled`; nothing if all are finished.
+pub(crate) fn unfinished(report: &Report) -> Option<String> {
+    let outcomes = [UnitOutcome::Failed, UnitOutcome::Quarantined, UnitOutcome::Cancelled];
+    let counts = outcomes.map(|outcome| {
+        (report.unfinished.iter().filter(|unit| unit.outcome == outcome).count(), outcome.name())
+    });
+    let parts: Vec<String> = counts
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, name)| counted(count, "unit", name))
+        .collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// `1 sample quarantined`, `2 samples quarantined`.
+pub(crate) fn counted(count: usize, noun: &str, state: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural} {state}")
+}
+
+/// Text of others without characters that could steer a terminal or break a line.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

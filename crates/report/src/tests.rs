@@ -1,0 +1,273 @@
+//! Reports of made-up runs, and what a report must never claim.
+
+use std::time::Duration;
+
+use indexmap::IndexMap;
+use orchestrator_tasks::{Direction, Partial, Ranked, TaskKind};
+use orchestrator_types::{
+    ByteCount, Component, DatasetName, DeviceId, Digest, FailureClass, Precision, SampleId,
+    TrialId, UnitId,
+};
+
+use super::*;
+
+/// Rankings with these ranks, of alternating classes.
+fn ranked(ranks: &[u32]) -> Vec<Ranked> {
+    let queries = ranks.iter().zip(0..);
+    queries
+        .map(|(&rank, query)| Ranked {
+            query,
+            rank,
+            best: query % 2,
+            best_score: 0.5,
+            top: Vec::new(),
+        })
+        .collect()
+}
+
+fn name(text: &str) -> DatasetName {
+    text.parse().unwrap()
+}
+
+fn zero_shot(partials: &[&[u32]]) -> TaskEvidence {
+    TaskEvidence {
+        kind: TaskKind::ZeroShot { top_k: vec![1, 5] },
+        dataset: name("fluent"),
+        samples: 6,
+        partials: partials.iter().map(|ranks| Partial::zero_shot(&ranked(ranks))).collect(),
+    }
+}
+
+fn retrieval(images: &[u32], texts: &[u32]) -> TaskEvidence {
+    TaskEvidence {
+        kind: TaskKind::Retrieval { recall_at: vec![1, 5, 10] },
+        dataset: name("captions"),
+        samples: 6,
+        partials: vec![
+            Partial::retrieval(Direction::TextToImage, &ranked(texts)),
+            Partial::retrieval(Direction::ImageToText, &ranked(images)),
+        ],
+    }
+}
+
+fn trial(number: u32, precision: Precision) -> TrialEvidence {
+    TrialEvidence {
+        trial: TrialId(number),
+        model: "tests/data/models/tiny-clip".to_owned(),
+        precision,
+        batch: Batch { vision: 256, text: 512 },
+        tasks: vec![
+            zero_shot(&[&[1, 2, 1], &[1, 7, 1]]),
+            retrieval(&[1, 1, 1, 4, 2, 30], &[1, 3, 1, 2, 12, 1]),
+        ],
+        elapsed: Duration::from_millis(12_300),
+        images: 6,
+    }
+}
+
+fn slice(number: u32, components: &[Component], memory: MemoryEvidence) -> NodeEvidence {
+    NodeEvidence {
+        node: "laptop".parse().unwrap(),
+        slice: format!("laptop.{number}").parse().unwrap(),
+        device: DeviceId::Cpu,
+        quota: Some(ByteCount::gib(2)),
+        components: components.to_vec(),
+        memory,
+    }
+}
+
+fn dataset(seed: &str, templates: bool) -> DatasetEvidence {
+    DatasetEvidence {
+        samples: Digest::of(seed.as_bytes()),
+        templates: templates.then(|| Digest::of(b"templates")),
+    }
+}
+
+/// A complete run of one trial.
+fn complete() -> Evidence {
+    Evidence {
+        run: "01k0complete".parse().unwrap(),
+        name: "tiny-clip on emoji".to_owned(),
+        trials: vec![trial(0, Precision::Fp32)],
+        nodes: vec![slice(
+            0,
+            &[Component::Text, Component::Vision],
+            MemoryEvidence { weights: Some(ByteCount::mib(30)), ..MemoryEvidence::default() },
+        )],
+        models: IndexMap::from([(
+            "tests/data/models/tiny-clip".to_owned(),
+            ModelEvidence {
+                weights: Digest::of(b"weights"),
+                tokenizer: Digest::of(b"tokenizer"),
+                preprocess: "RGB, bicubic resize 112, centre crop 112".to_owned(),
+            },
+        )]),
+        datasets: IndexMap::from([
+            (name("fluent"), dataset("images", true)),
+            (name("captions"), dataset("captions", false)),
+        ]),
+        orchestrator: "0.1.0".to_owned(),
+        libtorch: Some("2.11.0".to_owned()),
+        driver: None,
+        quarantined: Vec::new(),
+        unfinished: Vec::new(),
+    }
+}
+
+/// Two trials, a broken sample with a hostile name, two slices.
+fn quarantined() -> Evidence {
+    let mut evidence = complete();
+    evidence.trials = vec![trial(1, Precision::Bf16), trial(0, Precision::Fp32)];
+    for trial in &mut evidence.trials {
+        trial.tasks[0] = zero_shot(&[&[1, 2], &[1, 7, 1]]);
+    }
+    evidence.nodes.push(slice(1, &[Component::Score], MemoryEvidence::default()));
+    evidence.quarantined = vec![QuarantinedSample {
+        dataset: name("fluent"),
+        sample: SampleId("cat|dog/\u{1b}[2Jx.jpg".to_owned()),
+        reason: "premature end of <data>".to_owned(),
+    }];
+    evidence
+}
+
+/// A run that was cancelled before retrieval had any result.
+fn cancelled() -> Evidence {
+    let mut evidence = complete();
+    evidence.trials[0].tasks = vec![zero_shot(&[&[1, 2, 1]]), retrieval(&[], &[])];
+    evidence.trials[0].images = 0;
+    evidence.libtorch = None;
+    let unit = |unit: u32, outcome, class, reason: &str| UnfinishedUnit {
+        unit: UnitId(unit),
+        trial: Some(TrialId(0)),
+        what: format!("encode images {}..{} of fluent", unit * 3, unit * 3 + 3),
+        outcome,
+        class,
+        reason: reason.to_owned(),
+    };
+    evidence.unfinished = (2..9)
+        .map(|number| unit(number, UnitOutcome::Cancelled, None, "cancelled by the user"))
+        .chain([unit(
+            1,
+            UnitOutcome::Failed,
+            Some(FailureClass::Resource),
+            "the quota of 2.00 GiB is reached",
+        )])
+        .collect();
+    evidence
+}
+
+fn report(evidence: Evidence) -> Report {
+    fold(evidence).unwrap()
+}
+
+#[test]
+fn renderings_of_a_complete_run() {
+    let report = report(complete());
+    assert!(report.complete);
+    insta::assert_snapshot!("complete_text", text::write(&report, 80));
+    insta::assert_snapshot!("complete_markdown", markdown::write(&report));
+    insta::assert_snapshot!("complete_json", json::write(&report));
+}
+
+#[test]
+fn renderings_of_a_run_with_a_quarantined_sample() {
+    let report = report(quarantined());
+    assert!(!report.complete);
+    insta::assert_snapshot!("quarantined_text", text::write(&report, 80));
+    insta::assert_snapshot!("quarantined_markdown", markdown::write(&report));
+    insta::assert_snapshot!("quarantined_json", json::write(&report));
+}
+
+#[test]
+fn renderings_of_a_cancelled_run() {
+    let report = report(cancelled());
+    assert!(!report.complete);
+    insta::assert_snapshot!("cancelled_text", text::write(&report, 80));
+    insta::assert_snapshot!("cancelled_markdown", markdown::write(&report));
+    insta::assert_snapshot!("cancelled_json", json::write(&report));
+}
+
+#[test]
+fn the_table_fits_its_width() {
+    for width in [80, 120] {
+        let table = text::write(&report(quarantined()), width);
+        let widest = table
+            .lines()
+            .take_while(|line| !line.starts_with("samples"))
+            .map(|line| line.chars().count());
+        assert!(widest.max().unwrap() <= usize::from(width), "{table}");
+    }
+}
+
+#[test]
+fn json_is_read_back() {
+    for evidence in [complete(), quarantined(), cancelled()] {
+        let report = report(evidence);
+        assert_eq!(json::read(&json::write(&report)).unwrap(), report);
+    }
+    let other = json::read(r#"{"schema": "orchestrator.report/9"}"#).unwrap_err();
+    assert_eq!(
+        other.to_string(),
+        "the report has the schema `orchestrator.report/9`; this version reads `orchestrator.report/1`"
+    );
+}
+
+#[test]
+fn the_order_of_evidence_does_not_matter() {
+    let mut shuffled = quarantined();
+    shuffled.trials.reverse();
+    shuffled.nodes.reverse();
+    shuffled.quarantined.push(shuffled.quarantined[0].clone());
+    for task in shuffled.trials.iter_mut().flat_map(|trial| &mut trial.tasks) {
+        task.partials.reverse();
+    }
+    assert_eq!(json::write(&report(shuffled)), json::write(&report(quarantined())));
+}
+
+#[test]
+fn samples_that_do_not_add_up_are_not_complete() {
+    let mut evidence = complete();
+    evidence.trials[0].tasks[0].samples = 7;
+    let report = report(evidence);
+    assert!(!report.complete);
+    assert!(text::write(&report, 80).contains("incomplete: not every sample was evaluated"));
+}
+
+#[test]
+fn a_direction_without_results_is_not_complete() {
+    let mut evidence = complete();
+    evidence.trials[0].tasks[1].partials.truncate(1);
+    assert!(!report(evidence).complete);
+}
+
+#[test]
+fn results_of_another_task_are_refused() {
+    let mut evidence = complete();
+    let foreign = evidence.trials[0].tasks[1].partials[0].clone();
+    evidence.trials[0].tasks[0].partials.push(foreign);
+    assert_eq!(
+        fold(evidence).unwrap_err().to_string(),
+        "the results of zero_shot on fluent in trial 0 do not belong together"
+    );
+}
+
+#[test]
+fn several_models_have_one_joint_digest_each() {
+    let mut evidence = complete();
+    let mut other = evidence.models[0].clone();
+    other.weights = Digest::of(b"other");
+    other.preprocess = "RGB, bicubic resize 224".to_owned();
+    evidence.models.insert("models/other".to_owned(), other);
+    let provenance = report(evidence).provenance;
+    let lines = format!(
+        "{} tests/data/models/tiny-clip\n{} models/other\n",
+        Digest::of(b"weights"),
+        Digest::of(b"other")
+    );
+    assert_eq!(provenance.weights_blake3, Some(Digest::of(lines.as_bytes())));
+    assert_eq!(
+        provenance.preprocess.unwrap(),
+        "tests/data/models/tiny-clip: RGB, bicubic resize 112, centre crop 112; models/other: RGB, bicubic resize 224"
+    );
+    assert_eq!(provenance.templates_blake3, Some(Digest::of(b"templates")));
+}
