@@ -28,7 +28,7 @@ pub fn write(report: &Report) -> String {
     text
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 pub fn read(text: &str) -> Result<Report, ReadError> {
     /// The schema alone, so that another version is named instead of its first unknown field.
     #[derive(serde::Deserialize)]

@@ -164,7 +164,7 @@ fn report(evidence: Evidence) -> Report {
 fn renderings_of_a_complete_run() {
     let report = report(complete());
     assert!(report.complete);
-    insta::assert_snapshot!("complete_text", text::write(&report, 80));
+    insta::assert_snapshot!("complete_text", text::render(&report));
     insta::assert_snapshot!("complete_markdown", markdown::write(&report));
     insta::assert_snapshot!("complete_json", json::write(&report));
 }
@@ -173,7 +173,7 @@ fn renderings_of_a_complete_run() {
 fn renderings_of_a_run_with_a_quarantined_sample() {
     let report = report(quarantined());
     assert!(!report.complete);
-    insta::assert_snapshot!("quarantined_text", text::write(&report, 80));
+    insta::assert_snapshot!("quarantined_text", text::render(&report));
     insta::assert_snapshot!("quarantined_markdown", markdown::write(&report));
     insta::assert_snapshot!("quarantined_json", json::write(&report));
 }
@@ -182,7 +182,7 @@ fn renderings_of_a_run_with_a_quarantined_sample() {
 fn renderings_of_a_cancelled_run() {
     let report = report(cancelled());
     assert!(!report.complete);
-    insta::assert_snapshot!("cancelled_text", text::write(&report, 80));
+    insta::assert_snapshot!("cancelled_text", text::render(&report));
     insta::assert_snapshot!("cancelled_markdown", markdown::write(&report));
     insta::assert_snapshot!("cancelled_json", json::write(&report));
 }
@@ -190,7 +190,7 @@ fn renderings_of_a_cancelled_run() {
 #[test]
 fn the_table_fits_its_width() {
     for width in [80, 120] {
-        let table = text::write(&report(quarantined()), width);
+        let table = text::render_within(&report(quarantined()), width);
         let widest = table
             .lines()
             .take_while(|line| !line.starts_with("samples"))
@@ -230,7 +230,7 @@ fn samples_that_do_not_add_up_are_not_complete() {
     evidence.trials[0].tasks[0].samples = 7;
     let report = report(evidence);
     assert!(!report.complete);
-    assert!(text::write(&report, 80).contains("incomplete: not every sample was evaluated"));
+    assert!(text::render(&report).contains("incomplete: not every sample was evaluated"));
 }
 
 #[test]

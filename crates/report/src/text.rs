@@ -13,15 +13,22 @@ use crate::{
 /// Problems of each kind that are listed by name; the rest is counted.
 const LISTED: usize = 5;
 
-/// The table, one row per trial and task, then samples, timing and what is missing, at most `width`
-/// columns wide (a longer path or reason in the lines below the table is not cut).
-pub fn write(report: &Report, width: u16) -> String {
+/// Columns of a terminal that nobody asked for its width.
+pub const WIDTH: u16 = 80;
+
+/// [`render_within`] the usual [`WIDTH`].
+pub fn render(report: &Report) -> String {
+    render_within(report, WIDTH)
+}
+
+/// The table, one row per trial and task, at most `width` columns wide; below it samples, timing
+/// and what is missing (a long path or reason there is not cut). No line feed at the end.
+pub fn render_within(report: &Report, width: u16) -> String {
     let mut lines = Vec::new();
     lines.push(table(report, width).trim_fmt());
     samples(&mut lines, report);
     timing(&mut lines, report);
     missing(&mut lines, report);
-    lines.push(String::new());
     lines.join("\n")
 }
 
