@@ -146,7 +146,7 @@ fn a_truncated_or_hostile_header_is_refused() {
                 &format!("{{\"a\":{},\"b\":{}}}", tensor("[1]", 0, 4), tensor("[1]", 2, 6)),
                 6,
             ),
-        ), 4)),
+        ),
         ("too short for its shape", handmade(&format!("{{\"a\":{}}}", tensor("[9]", 0, 4)), 4)),
         (
             "a shape that overflows",
