@@ -108,7 +108,13 @@ impl Manifest {
             Source::Captions { file } => captions::read(file, &mut problems),
         };
         if manifest.samples.is_empty() && problems.is_empty() {
-            problems.push(Problem::Empty { place: source.place().to_owned() });
+            let expected = match source {
+                Source::ImageFolder { .. } => {
+                    "files named .jpg, .jpeg, .png or .webp in one folder per class"
+                }
+                Source::Captions { .. } => "one JSON object per line",
+            };
+            problems.push(Problem::Empty { place: source.place().to_owned(), expected });
         }
         problems.finish(manifest)
     }

@@ -34,10 +34,12 @@ pub enum Problem {
         expected: &'static str,
     },
     /// Nothing to evaluate.
-    #[error("{} holds no pictures; expected files named .jpg, .jpeg, .png or .webp", place.display())]
+    #[error("{} holds no pictures; expected {expected}", place.display())]
     Empty {
         /// Folder or file.
         place: PathBuf,
+        /// What would be a picture there.
+        expected: &'static str,
     },
     /// A file's name is not text, so it cannot be a sample id.
     #[error("{}: the name is not valid UTF-8; rename it", path.display())]
@@ -117,12 +119,12 @@ impl fmt::Display for Warning {
             }
             Self::SkippedFiles { count, example } => write!(
                 f,
-                "{count} files are not pictures (.jpg, .jpeg, .png, .webp) and are skipped, for example {}",
+                "skipped what is no picture by its name (.jpg, .jpeg, .png, .webp): {count}, for example {}",
                 example.display()
             ),
             Self::OutsideClasses { count, example } => write!(
                 f,
-                "{count} pictures lie outside the class folders and are skipped, for example {}",
+                "skipped pictures outside the class folders: {count}, for example {}",
                 example.display()
             ),
         }

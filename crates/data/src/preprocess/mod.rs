@@ -1,7 +1,8 @@
 //! From a picture to the numbers a vision tower takes: resize, centre crop, rescale, normalise.
 //!
-//! Invariant: the crop's bytes are those of the reference (transformers' Pillow backend) to the
-//! last bit, and so are the normalised numbers: both are functions of the picture and the
+//! Invariant: the crop's bytes are those of transformers' Pillow backend with Pillow 13 to the last
+//! bit (older Pillows differ by a few units in pictures more than twice as tall as wide), and the
+//! numbers follow from them in single precision. Both are functions of the picture and the
 //! [`Recipe`] alone, whatever the processor.
 
 mod config;
@@ -70,8 +71,9 @@ impl Recipe {
         let [mean, std] = normalisation.unwrap_or([[0.0; 3], [1.0; 3]]);
         let mut table = Box::new([[0.0; 256]; 3]);
         for channel in 0..3 {
-            for (byte, value) in (0_u8..).zip(&mut table[channel]) {
-                *value = normalised(byte, scale, mean[channel], std[channel]);
+            for byte in 0..=u8::MAX {
+                table[channel][usize::from(byte)] =
+                    normalised(byte, scale, mean[channel], std[channel]);
             }
         }
         Self { geometry, scale, mean, std, normalises: normalisation.is_some(), table }
@@ -155,10 +157,11 @@ fn scaled_edge(edge: u32, long: u32, short: u32) -> u32 {
     whole.max(1)
 }
 
-/// One byte as a number, in the reference's order of operations: product in double precision,
-/// then single precision throughout.
+/// One byte as a number: product, difference and quotient, each rounded to single precision.
+/// transformers forms the product in double precision; that moves the result by at most one unit in
+/// the last place of the product (5e-7 here).
 #[expect(clippy::cast_possible_truncation, reason = "rounding to single precision is the point")]
 fn normalised(byte: u8, scale: Option<f64>, mean: f64, std: f64) -> f32 {
-    let value = scale.map_or(f32::from(byte), |scale| (f64::from(byte) * scale) as f32);
+    let value = f32::from(byte) * scale.unwrap_or(1.0) as f32;
     (value - mean as f32) / std as f32
 }

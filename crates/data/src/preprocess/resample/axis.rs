@@ -56,7 +56,8 @@ pub(in super::super) struct Axis {
     // Per output `stride` weights; those beyond its inputs are zero.
     weights: Vec<i32>,
     stride: usize,
-    identity: bool,
+    // Inputs less outputs of the whole axis.
+    loss: i64,
 }
 
 /// Weights per output are a multiple of this, so that vector code needs no remainder.
@@ -69,8 +70,9 @@ impl Axis {
         if input == output {
             let spans: Vec<_> = window.places().map(|place| (place as usize, 1)).collect();
             let weights = [1 << PRECISION, 0, 0, 0].repeat(spans.len());
-            return Self { window, spans, weights, stride: GROUP, identity: true };
+            return Self { window, spans, weights, stride: GROUP, loss: 0 };
         }
+        let loss = i64::from(input) - i64::from(output);
         let kernel = Kernel::new(input, output);
         let stride = kernel.reach().next_multiple_of(GROUP);
         let (mut spans, mut weights) = (Vec::new(), Vec::new());
@@ -79,7 +81,7 @@ impl Axis {
             spans.push(kernel.push_weights(place, &mut weights));
             weights.resize(start + stride, 0);
         }
-        Self { window, spans, weights, stride, identity: false }
+        Self { window, spans, weights, stride, loss }
     }
 
     /// The window.
@@ -89,7 +91,12 @@ impl Axis {
 
     /// Whether outputs equal inputs.
     pub(super) fn is_identity(&self) -> bool {
-        self.identity
+        self.loss == 0
+    }
+
+    /// How many places the whole axis loses; negative if it gains some.
+    pub(super) fn loss(&self) -> i64 {
+        self.loss
     }
 
     /// The inputs that the window reads.
