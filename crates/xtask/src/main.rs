@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod arrows;
+mod bench;
 mod build_cache;
 mod cache;
 mod checkout;
@@ -54,12 +55,23 @@ enum Verb {
         #[arg(long)]
         quick: bool,
     },
+    /// Measure beside the reference implementation, on the same files and cores
+    ///
+    /// Installs the reference implementation (several gigabytes) into the cache on first use.
+    #[command(subcommand)]
+    Bench(Bench),
     /// Build in release mode and put `orchestrator` and `orchestrator-executor` under PREFIX/bin
     Install {
         /// Folder that gets bin/ and lib/
         #[arg(long, value_name = "DIR")]
         prefix: Option<PathBuf>,
     },
+}
+
+#[derive(Subcommand)]
+enum Bench {
+    /// Preprocessing per core beside Pillow, and a whole job beside transformers
+    Cpu,
 }
 
 fn main() -> ExitCode {
@@ -78,6 +90,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Setup { cuda } => setup::run(&checkout, cuda).map(|()| ExitCode::SUCCESS),
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
+        Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -1,0 +1,11 @@
+//! `cargo xtask bench …`: figures beside the reference implementation's, as ratios in one run.
+//!
+//! Invariant: both sides read the same files on the same cores, in turn, so that a ratio survives a
+//! noisy machine; what is printed is the median over the rounds with its range. A benchmark never
+//! passes or fails: the figures are kept, with their targets, in tests/bench/RESULTS.md.
+
+mod cpu;
+mod python;
+mod ratio;
+
+pub(crate) use cpu::run as cpu;
