@@ -1,0 +1,175 @@
+//! Why an attempt gives no result, and the one place where that becomes a class.
+
+use std::{error::Error, io, path::PathBuf};
+
+use orchestrator_data::{
+    dataset::DatasetErrors, preprocess::RecipeError, tokenizer::TokenizerError,
+};
+use orchestrator_engine::EngineError;
+use orchestrator_model::ModelError;
+use orchestrator_tasks::{EmbeddingError, RankError, RelevanceError, TileShapeError};
+use orchestrator_types::{Digest, FailureClass, SampleId};
+
+/// What ended an attempt.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecuteError {
+    /// The model folder is not one that can be evaluated.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The dataset cannot be used.
+    #[error(transparent)]
+    Dataset(#[from] DatasetErrors),
+    /// The model's preprocessing cannot be reproduced.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The model's tokenizer cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A forward pass failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Embeddings have no direction.
+    #[error(transparent)]
+    Embedding(#[from] EmbeddingError),
+    /// Queries and candidates do not belong together.
+    #[error(transparent)]
+    Relevance(#[from] RelevanceError),
+    /// Scores give no ranking.
+    #[error(transparent)]
+    Rank(#[from] RankError),
+    /// A tile of scores has the wrong shape.
+    #[error(transparent)]
+    Tile(#[from] TileShapeError),
+    /// Other bytes lie here than the plan was made for.
+    #[error(
+        "{what} at {}: found digest {found}, the plan was made for {planned}; give every worker \
+         the same files, or submit again", .place.display()
+    )]
+    OtherBytes {
+        /// The weights or the sample list.
+        what: &'static str,
+        /// Folder or file.
+        place: PathBuf,
+        /// Digest of what lies here.
+        found: Digest,
+        /// Digest in the assignment.
+        planned: Digest,
+    },
+    /// Inputs of one unit contradict each other.
+    #[error("{0}")]
+    Mismatch(String),
+    /// A sample that cannot be read, where such samples are not to be set aside.
+    #[error(
+        "sample {sample} (position {position}): {reason}; mend it, or set `on_bad_sample: quarantine`"
+    )]
+    BadSample {
+        /// Position in the dataset.
+        position: u32,
+        /// Its identity.
+        sample: SampleId,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A blob is not what its name says.
+    #[error("blob {digest}: {problem}")]
+    Blob {
+        /// The blob's name.
+        digest: Digest,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file or folder of ours cannot be read or written.
+    #[error("cannot {action} {}", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A defect of ours.
+    #[error("panic: {0}; this is a defect, please report it")]
+    Panic(String),
+    /// Nobody waits for the result any more.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl ExecuteError {
+    /// What the failure says about the unit.
+    pub(crate) fn class(&self) -> FailureClass {
+        match self {
+            Self::Model(_)
+            | Self::Dataset(_)
+            | Self::Recipe(_)
+            | Self::Tokenizer(_)
+            | Self::OtherBytes { .. }
+            | Self::Mismatch(_)
+            | Self::BadSample { .. }
+            | Self::Embedding(_)
+            | Self::Relevance(_)
+            | Self::Rank(RankError::NotFinite { .. }) => FailureClass::Invalid,
+            Self::Engine(error) => class_of_engine(error),
+            Self::File { source, .. } => class_of_file(source.kind()),
+            Self::Rank(_)
+            | Self::Tile(_)
+            | Self::Blob { .. }
+            | Self::Panic(_)
+            | Self::Cancelled => FailureClass::Internal,
+        }
+    }
+
+    /// The error with all its causes, on one line.
+    pub(crate) fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            cause = error.source();
+        }
+        message
+    }
+}
+
+const fn class_of_engine(error: &EngineError) -> FailureClass {
+    match error {
+        EngineError::OutOfMemory(_) => FailureClass::Resource,
+        // A tokenizer that does not belong to the model, or a precision that is not built.
+        EngineError::Precision(_)
+        | EngineError::TextLength { .. }
+        | EngineError::TokenId { .. }
+        | EngineError::NoEndOfText { .. } => FailureClass::Invalid,
+        EngineError::Torch(_) | EngineError::Setup(_) | EngineError::Length { .. } => {
+            FailureClass::Internal
+        }
+    }
+}
+
+fn class_of_file(kind: io::ErrorKind) -> FailureClass {
+    match kind {
+        io::ErrorKind::StorageFull
+        | io::ErrorKind::QuotaExceeded
+        | io::ErrorKind::FileTooLarge
+        | io::ErrorKind::OutOfMemory => FailureClass::Resource,
+        _ => FailureClass::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_holds_every_cause_once() {
+        let source = io::Error::from(io::ErrorKind::StorageFull);
+        let error = ExecuteError::File { action: "write", path: "blobs/x".into(), source };
+        assert_eq!(error.message(), "cannot write blobs/x: no storage space");
+        assert_eq!(error.class(), FailureClass::Resource);
+        let engine = ExecuteError::from(EngineError::OutOfMemory("4 bytes".to_owned()));
+        assert_eq!(engine.message(), "out of memory: 4 bytes");
+        assert_eq!(engine.class(), FailureClass::Resource);
+    }
+}

@@ -1,0 +1,40 @@
+//! The process that computes: one per slice, started and watched by a worker's agent.
+//!
+//! ```text
+//! gRPC (tokio) → jobs → thread `attempts` → compute threads: data → engine, tasks
+//!                            └→ blobs, named by their digest, in a folder shared with the agent
+//! ```
+//!
+//! Invariants:
+//! - libtorch never runs on a tokio thread, and each of its calls runs on one thread alone.
+//! - Work is cut into tiles whose shape and place the assignment fixes, so that a result has the
+//!   same bits for any number of threads, any batch and any order of units.
+//! - Whatever an assignment brings, a stream ends with one result or one failure, and the process
+//!   stays able to take the next one.
+//!
+//! Absent on purpose: decisions. Nothing here retries, chooses a batch or knows of other slices.
+
+mod attempt;
+mod blobs;
+mod crew;
+mod dataset;
+mod decode;
+mod embeddings;
+mod encode_images;
+mod encode_texts;
+mod error;
+mod execute;
+mod product;
+mod rank;
+mod reading;
+mod recent;
+mod residents;
+mod serve;
+mod service;
+mod tensors;
+mod text_cache;
+mod text_matrix;
+mod text_rows;
+
+pub use execute::Settings;
+pub use serve::{ServeError, serve};

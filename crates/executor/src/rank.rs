@@ -1,0 +1,195 @@
+//! Embeddings → ranks: a shard of queries against all candidates, in two passes over tiles of
+//! scores.
+//!
+//! Invariant: every tile is computed in one shape, [`QUERIES`] × [`CANDIDATES`], filled up with
+//! zeros where there are fewer rows; so equal texts get equal scores wherever they stand, and a
+//! score depends on its two rows alone. One block of candidates is held at a time.
+
+mod predictions;
+mod sides;
+mod tiles;
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use orchestrator_proto::domain::{AssignedRank, Direction};
+use orchestrator_tasks::{Direction as TaskDirection, Partial, Ranked, Ranker, Relevance};
+use orchestrator_types::Shard;
+
+use crate::{
+    attempt::Attempt,
+    blobs::BlobFolder,
+    crew::{numbers, spread},
+    dataset::ResidentDataset,
+    error::ExecuteError,
+    product::Product,
+    residents::Residents,
+    text_matrix::TextMatrix,
+};
+use sides::{Candidates, Side};
+use tiles::{Pass, Scratch};
+
+/// Queries in a tile of scores.
+const QUERIES: u32 = 256;
+/// Candidates in a tile of scores.
+const CANDIDATES: u32 = 512;
+
+/// Carries out `work`.
+pub(crate) fn rank(
+    work: &AssignedRank,
+    residents: &mut Residents,
+    blobs: &BlobFolder,
+    threads: usize,
+    attempt: &Attempt,
+) -> Result<Product, ExecuteError> {
+    let dataset = residents
+        .datasets
+        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+    let texts = residents
+        .matrices
+        .get_or_make(work.text_blobs.clone(), || TextMatrix::read(blobs, &work.text_blobs))?;
+    let ranking = Ranking::new(work, dataset, texts, blobs)?;
+    let (ranked, mut product) = ranking.run(threads, attempt)?;
+    let partial = match work.direction {
+        Direction::ImageToClass => Partial::zero_shot(&ranked),
+        Direction::ImageToText => Partial::retrieval(TaskDirection::ImageToText, &ranked),
+        Direction::TextToImage => Partial::retrieval(TaskDirection::TextToImage, &ranked),
+    };
+    product.partial = serde_json::to_string(&partial).expect("a partial result is valid JSON");
+    product.bytes = predictions::lines(work, dataset, &ranked);
+    product.rows = ranked.len();
+    Ok(product)
+}
+
+/// Queries, candidates and what belongs to what.
+struct Ranking<'a> {
+    shard: Shard,
+    queries: Side<'a>,
+    candidates: Candidates<'a>,
+    /// One per tile of queries.
+    rankers: Vec<Mutex<Ranker>>,
+}
+
+impl<'a> Ranking<'a> {
+    fn new(
+        work: &'a AssignedRank,
+        dataset: &ResidentDataset,
+        texts: &'a TextMatrix,
+        blobs: &'a BlobFolder,
+    ) -> Result<Self, ExecuteError> {
+        let (queries, candidates, excluded) = sides::sides(work, dataset, texts, blobs)?;
+        let shard = work.queries;
+        let rankers = query_tiles(shard)
+            .map(|tile| {
+                let relevance = relevance(work, dataset, tile)?;
+                Ok(Mutex::new(Ranker::new(relevance, excluded.clone(), work.depth)))
+            })
+            .collect::<Result<_, ExecuteError>>()?;
+        Ok(Self { shard, queries, candidates, rankers })
+    }
+
+    fn run(
+        self,
+        threads: usize,
+        attempt: &Attempt,
+    ) -> Result<(Vec<Ranked>, Product), ExecuteError> {
+        let mut product = Product::default();
+        let blocks = self.candidates.blocks();
+        let steps = (2 * blocks * self.rankers.len()).max(1);
+        let mut done = 0;
+        for pass in [Pass::Observe, Pass::Count] {
+            for block in 0..blocks {
+                self.candidates.with_block(block, |block| {
+                    self.pass(pass, block, threads, attempt, |took| {
+                        product.forward += took;
+                        done += 1;
+                        let rows = self.shard.len() as usize;
+                        attempt.progress((rows * done / steps) as u64, rows as u64);
+                    })
+                })?;
+            }
+        }
+        let mut ranked = Vec::with_capacity(self.shard.len() as usize);
+        for ranker in self.rankers {
+            ranked.extend(ranker.into_inner().unwrap_or_else(PoisonError::into_inner).finish()?);
+        }
+        Ok((ranked, product))
+    }
+
+    /// All tiles of queries against one block of candidates.
+    fn pass(
+        &self,
+        pass: Pass,
+        block: &Side<'_>,
+        threads: usize,
+        attempt: &Attempt,
+        mut done: impl FnMut(Duration),
+    ) -> Result<(), ExecuteError> {
+        if block.width() != self.queries.width() {
+            return Err(ExecuteError::Mismatch(format!(
+                "cannot rank: embeddings of {} numbers against embeddings of {}",
+                self.queries.width(),
+                block.width()
+            )));
+        }
+        let workers = (0..threads).map(|_| Scratch::new(block.width())).collect();
+        let work = |scratch: &mut Scratch, tile| self.tile(pass, tile, block, scratch, attempt);
+        spread(attempt, workers, &numbers(self.rankers.len()), &work, |took| {
+            done(took);
+            Ok(())
+        })
+    }
+
+    /// One tile of queries against one block of candidates.
+    fn tile(
+        &self,
+        pass: Pass,
+        number: usize,
+        block: &Side<'_>,
+        scratch: &mut Scratch,
+        attempt: &Attempt,
+    ) -> Result<Duration, ExecuteError> {
+        let started = Instant::now();
+        let queries = query_tiles(self.shard).nth(number).expect("there is a ranker for it");
+        // Nobody else works on this tile; a thread that panicked has ended the attempt.
+        let mut ranker = self.rankers[number].lock().unwrap_or_else(PoisonError::into_inner);
+        scratch.take_queries(&self.queries, queries);
+        for candidates in block.tiles(CANDIDATES) {
+            if attempt.is_stopped() {
+                return Err(ExecuteError::Cancelled);
+            }
+            scratch.score(pass, &mut ranker, queries, block, candidates)?;
+        }
+        Ok(started.elapsed())
+    }
+}
+
+/// Tiles of a shard of queries, from its start.
+fn query_tiles(shard: Shard) -> impl Iterator<Item = Shard> {
+    orchestrator_types::shards(shard.len(), QUERIES)
+        .map(move |tile| Shard { start: shard.start + tile.start, end: shard.start + tile.end })
+}
+
+fn relevance(
+    work: &AssignedRank,
+    dataset: &ResidentDataset,
+    queries: Shard,
+) -> Result<Relevance, ExecuteError> {
+    let counts = || dataset.caption_counts(work.texts);
+    Ok(match work.direction {
+        Direction::ImageToClass => {
+            let samples = &dataset.manifest().samples()[queries.range()];
+            let labels = samples.iter().map(|sample| sample.label).collect::<Option<Vec<_>>>();
+            let labels = labels.ok_or_else(|| {
+                ExecuteError::Mismatch(format!("dataset `{}` has no classes", work.dataset.name))
+            })?;
+            let classes = u32::try_from(dataset.manifest().classes().len())
+                .map_err(|_| orchestrator_tasks::RelevanceError::TooMany)?;
+            Relevance::labels(queries, classes, &labels)?
+        }
+        Direction::ImageToText => Relevance::captions_of_images(queries, &counts())?,
+        Direction::TextToImage => Relevance::images_of_captions(queries, &counts())?,
+    })
+}
