@@ -35,7 +35,7 @@ impl Config {
         Self {
             state,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            build: env!("CARGO_PKG_VERSION").to_owned(),
+            build: orchestrator_proto::BUILD.to_owned(),
             expected_slices: 1,
             slice_wait: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),

@@ -10,6 +10,7 @@
 
 mod active;
 mod outbox;
+mod progress;
 mod request;
 mod runs;
 mod sessions;

@@ -1,10 +1,13 @@
 //! What the tests of several modules start from: a small evaluation, and results that fit it.
 
-use orchestrator_plan::{Direction, Inventory, SliceOffer, plan};
+use std::collections::HashMap;
+
+use orchestrator_plan::{Direction, Inventory, SliceOffer, TextSet, plan};
 use orchestrator_run::{AssignedWork, Assignment, Blob, ExecutorReading, Timing, UnitResult};
 use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
 use orchestrator_tasks::{Partial, Ranked};
 use orchestrator_types::{ByteCount, DeviceId, Digest, Shard};
+use safetensors::{Dtype, tensor::TensorView};
 
 use crate::{driver::Submitted, store::Submission};
 
@@ -21,6 +24,8 @@ sweep: {batch: [16, 32]}
 ";
 
 pub(crate) const SAMPLES: u32 = 300;
+const DISTINCT_TEXTS: u32 = 10;
+const WIDTH: u32 = 4;
 
 pub(crate) fn evaluation() -> Evaluation {
     orchestrator_spec::parse("eval.yaml", EVALUATION, &[]).unwrap()
@@ -44,7 +49,7 @@ pub(crate) fn facts() -> Facts {
         preprocess: "bicubic 112".into(),
         image_size: 112,
         context: 32,
-        embedding_width: 4,
+        embedding_width: WIDTH,
         vision: tower(50, 256),
         text: tower(32, 192),
     };
@@ -106,22 +111,29 @@ pub(crate) fn submitted(request_id: &str, inventory: &Inventory) -> Submitted {
 
 /// A result that an executor could have given: the first candidate is right for every query.
 pub(crate) fn result(assignment: &Assignment) -> UnitResult {
+    output(assignment).0
+}
+
+/// A result with its blob.
+pub(crate) fn output(assignment: &Assignment) -> (UnitResult, Vec<u8>) {
     let (rows, partial, bytes) = match &assignment.work {
-        AssignedWork::EncodeTexts(work) => (10, String::new(), format!("texts {work:?}")),
+        AssignedWork::EncodeTexts(work) => {
+            let texts = if work.texts == TextSet::Prompts { 20 } else { SAMPLES };
+            (DISTINCT_TEXTS, String::new(), text_blob(texts))
+        }
         AssignedWork::EncodeImages(work) => {
-            (work.shard.len(), String::new(), format!("images {work:?}"))
+            (work.shard.len(), String::new(), image_blob(work.shard))
         }
         AssignedWork::Rank(work) => {
             let partial = partial(work.direction, work.queries);
-            (work.queries.len(), serde_json::to_string(&partial).unwrap(), format!("{work:?}"))
+            let lines = lines(work.direction, work.queries);
+            (work.queries.len(), serde_json::to_string(&partial).unwrap(), lines)
         }
     };
-    UnitResult {
+    let samples = matches!(assignment.work, AssignedWork::EncodeImages(_));
+    let result = UnitResult {
         rows: rows.into(),
-        blob: Blob {
-            digest: Digest::of(bytes.as_bytes()),
-            size_bytes: ByteCount::bytes(bytes.len() as u64),
-        },
+        blob: Blob { digest: Digest::of(&bytes), size_bytes: ByteCount::bytes(bytes.len() as u64) },
         partial,
         quarantined: Vec::new(),
         timing: Timing { load_ms: 1, total_ms: 20, decode_us: 5, forward_us: 6 },
@@ -130,9 +142,55 @@ pub(crate) fn result(assignment: &Assignment) -> UnitResult {
             host_peak_bytes: ByteCount::mib(100),
             weights_bytes: ByteCount::mib(7),
         },
-        samples: matches!(assignment.work, AssignedWork::EncodeImages(_))
-            .then(|| Digest::of(b"samples")),
-    }
+        samples: samples.then(|| Digest::of(b"samples")),
+    };
+    (result, bytes)
+}
+
+fn sample(position: u32) -> String {
+    format!("{position:04}.jpg")
+}
+
+fn floats(count: u32) -> Vec<u8> {
+    (0..count * WIDTH).flat_map(|n| f32::from(u16::try_from(n).unwrap()).to_le_bytes()).collect()
+}
+
+fn image_blob(shard: Shard) -> Vec<u8> {
+    let (count, rows) = (shard.range().len(), floats(shard.len()));
+    let ids: Vec<String> = (shard.start..shard.end).map(sample).collect();
+    let valid = vec![1_u8; count];
+    let tensors = [
+        ("embeddings", TensorView::new(Dtype::F32, vec![count, WIDTH as usize], &rows).unwrap()),
+        ("valid", TensorView::new(Dtype::U8, vec![count], &valid).unwrap()),
+    ];
+    let notes = HashMap::from([("samples".into(), serde_json::to_string(&ids).unwrap())]);
+    safetensors::serialize(tensors, Some(notes)).unwrap()
+}
+
+fn text_blob(texts: u32) -> Vec<u8> {
+    let (rows, shape) = (floats(DISTINCT_TEXTS), vec![DISTINCT_TEXTS as usize, WIDTH as usize]);
+    let row_of: Vec<u8> = (0..texts).flat_map(|n| (n % DISTINCT_TEXTS).to_le_bytes()).collect();
+    let tensors = [
+        ("embeddings", TensorView::new(Dtype::F32, shape, &rows).unwrap()),
+        ("row_of", TensorView::new(Dtype::U32, vec![texts as usize], &row_of).unwrap()),
+    ];
+    safetensors::serialize(tensors, None).unwrap()
+}
+
+fn lines(direction: Direction, queries: Shard) -> Vec<u8> {
+    let line = |query| {
+        let (sample, label) = match direction {
+            Direction::ImageToClass => (sample(query), "cat".to_owned()),
+            Direction::ImageToText => (sample(query), format!("{}#0", sample(query))),
+            Direction::TextToImage => (format!("{}#0", sample(query)), sample(query)),
+        };
+        let line = serde_json::json!({
+            "sample": sample, "label": label, "top_ids": [label], "top_scores": [0.5],
+            "rank": 1, "correct": true,
+        });
+        format!("{line}\n")
+    };
+    (queries.start..queries.end).map(line).collect::<String>().into_bytes()
 }
 
 fn partial(direction: Direction, queries: Shard) -> Partial {

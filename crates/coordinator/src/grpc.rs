@@ -21,6 +21,7 @@ use crate::{
         LeaseCall, Registered, Registration,
     },
     event::Live,
+    results::Results,
     submit, transfer,
     watch::{EVENTS_AHEAD, Watcher},
 };
@@ -33,6 +34,7 @@ const LONGEST_WAIT_MS: u32 = 60_000;
 pub(crate) struct Handlers {
     pub driver: DriverHandle,
     pub blobs: Arc<Blobs>,
+    pub results: Arc<Results>,
     pub live: broadcast::Sender<Arc<Live>>,
     pub state: PathBuf,
     pub build: String,
@@ -97,8 +99,12 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
-        let _run: orchestrator_types::RunId = name(&request.into_inner().run)?;
-        Err(Refusal::new(RefusalCode::Unavailable, "results are not rendered yet").into())
+        let run = name(&request.into_inner().run)?;
+        let results = self.results.clone();
+        let made = self.tasks.spawn_blocking(move || results.folder(&run)).await;
+        let failed = |_| Refusal::new(RefusalCode::Internal, "the report failed; see the log");
+        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??);
+        Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {

@@ -20,9 +20,12 @@ mod event;
 #[cfg(test)]
 mod fixtures;
 mod grpc;
+mod results;
 mod service;
 mod store;
 mod submit;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod watch;
 
@@ -30,8 +33,22 @@ pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};
+pub use results::run_folder;
 pub use service::{Coordinator, StartError};
 pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
+
+use orchestrator_proto::Refusal;
+
+/// A refusal with the whole chain of causes: the other end of a wire has no other way to see it.
+fn refusal(code: orchestrator_proto::RefusalCode, error: &dyn std::error::Error) -> Refusal {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message = format!("{message}: {error}");
+        cause = error.source();
+    }
+    Refusal::new(code, message)
+}
 
 /// A name that nobody has used: a lower-case ULID, which sorts by time.
 fn fresh_name<T: std::str::FromStr<Err: std::fmt::Debug>>() -> T {

@@ -19,6 +19,7 @@ use crate::{
     driver::{Driver, Request, Settings, handle},
     event::Live,
     grpc::Handlers,
+    results::Results,
     store::{Store, StoreError},
 };
 
@@ -73,10 +74,11 @@ impl Coordinator {
         let stop = CancellationToken::new();
         let (requests, receiver) = handle();
         let (driver, blobs) = start_driver(&config, live.clone(), receiver, stop.clone()).await?;
-        let tasks = TaskTracker::new();
+        let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let handlers = Handlers {
             driver: requests,
-            blobs: Arc::new(blobs),
+            results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
+            blobs,
             live,
             state: config.state.clone(),
             build: config.build.clone(),

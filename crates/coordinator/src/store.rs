@@ -10,6 +10,7 @@
 
 mod error;
 mod lock;
+mod open;
 mod query;
 mod reader;
 mod schema;
@@ -27,6 +28,7 @@ pub use error::StoreError;
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
+use self::open::{meta, newer, prepare, set_meta, start_epoch};
 use crate::event::{Recorded, RunEvent};
 
 /// Tokens reserved at once: one write a thousand grants.
@@ -209,10 +211,10 @@ impl Store {
         attempt: &Attempt,
         at: i64,
     ) -> Result<(), StoreError> {
-        let sql = "INSERT INTO units (run, unit, state, token, slice, attempts, started_unix_ms)
+        let sql = "INSERT INTO units (run, unit, state, token, slice, attempts, leased_unix_ms)
              VALUES (?1, ?2, 'leased', ?3, ?4, 1, ?5)
              ON CONFLICT DO UPDATE SET state = 'leased', token = ?3, slice = ?4,
-             attempts = attempts + 1, started_unix_ms = coalesce(started_unix_ms, ?5)";
+             attempts = attempts + 1, leased_unix_ms = ?5";
         let Attempt { unit, number: _, token, session: _, slice } = attempt;
         let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at];
         self.execute("store a lease", sql, values)
@@ -331,54 +333,4 @@ impl Store {
         let slices = query::slices(&self.connection, run)?;
         Ok(slices.into_iter().map(|slice| slice.placement.slice).collect())
     }
-}
-
-/// Settings and tables; checks what an unclean stop or a later release left.
-fn prepare(connection: &mut Connection, state: &Path) -> Result<(), StoreError> {
-    let setup = StoreError::database("set its file up");
-    let settings = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;";
-    let format = schema::format(connection).map_err(StoreError::database("read its format"))?;
-    if format > schema::FORMAT {
-        return Err(newer(state, format));
-    }
-    connection.execute_batch(settings).map_err(setup)?;
-    connection.set_prepared_statement_cache_capacity(32);
-    if format == 0 {
-        return schema::create(connection).map_err(StoreError::database("create its tables"));
-    }
-    if meta(connection, "clean")? == 1 {
-        return Ok(());
-    }
-    let check = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
-    match check.map_err(StoreError::database("check its pages"))? {
-        finding if finding == "ok" => Ok(()),
-        finding => Err(StoreError::Damaged { path: state.to_owned(), finding }),
-    }
-}
-
-fn newer(state: &Path, found: i64) -> StoreError {
-    StoreError::Newer { path: state.to_owned(), found, known: schema::FORMAT }
-}
-
-fn start_epoch(connection: &mut Connection) -> Result<u64, StoreError> {
-    let fail = || StoreError::database("start an epoch");
-    let transaction = connection.transaction().map_err(fail())?;
-    let epoch = meta(&transaction, "epoch")? + 1;
-    set_meta(&transaction, "epoch", epoch)?;
-    set_meta(&transaction, "clean", 0)?;
-    transaction.commit().map_err(fail())?;
-    Ok(epoch)
-}
-
-fn meta(connection: &Connection, key: &'static str) -> Result<u64, StoreError> {
-    let sql = "SELECT value FROM meta WHERE key = ?1";
-    let value: rusqlite::Result<i64> = connection.query_row(sql, [key], |row| row.get(0));
-    value.map(i64::cast_unsigned).map_err(StoreError::database("read its counters"))
-}
-
-fn set_meta(connection: &Connection, key: &'static str, value: u64) -> Result<(), StoreError> {
-    let sql = "UPDATE meta SET value = ?2 WHERE key = ?1";
-    let done = connection.execute(sql, params![key, value.cast_signed()]);
-    done.map(drop).map_err(StoreError::database("store its counters"))
 }

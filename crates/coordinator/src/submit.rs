@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use orchestrator_plan::{Inventory, Plan, PlanError, check, plan};
 use orchestrator_proto::{Refusal, RefusalCode, v1};
 use orchestrator_spec::{Evaluation, Facts};
-use orchestrator_types::{Digest, ParseNameError};
+use orchestrator_types::{Digest, RunId};
 
 use crate::{driver::Submitted, store::Submission};
 
@@ -25,8 +25,9 @@ pub(crate) fn planned(
 ) -> Result<Submitted, Refusal> {
     let v1::SubmitRequest { request_id, eval_yaml, evaluation, facts, keep_embeddings, base } =
         request;
-    // The client names the run, so that a retried submission is recognised.
-    let id = request_id.parse().map_err(|error: ParseNameError| invalid(error.to_string()))?;
+    if request_id.is_empty() {
+        return Err(invalid("a submission needs a request id, so that a retry is recognised"));
+    }
     let base = PathBuf::from(base);
     if !base.is_absolute() {
         return Err(invalid(format!("base folder `{}` is not absolute", base.display())));
@@ -42,7 +43,7 @@ pub(crate) fn planned(
     let json = serde_json::to_string(&plan)
         .map_err(|error| internal(format!("the plan cannot be written: {error}")))?;
     let submission = Submission {
-        id,
+        id: run_id(&request_id),
         request_id,
         name: read_evaluation.name,
         units: units(&plan)?,
@@ -55,6 +56,15 @@ pub(crate) fn planned(
         plan: json,
     };
     Ok(Submitted { submission, plan })
+}
+
+/// A client may name its run: a request id that is a lower-case ULID becomes the run's id.
+fn run_id(request_id: &str) -> RunId {
+    let is_ulid = |id: &RunId| {
+        let read = ulid::Ulid::from_string(id.as_str());
+        read.is_ok_and(|ulid| ulid.to_string().to_lowercase() == id.as_str())
+    };
+    request_id.parse().ok().filter(is_ulid).unwrap_or_else(crate::fresh_name)
 }
 
 fn units(plan: &Plan) -> Result<u32, Refusal> {

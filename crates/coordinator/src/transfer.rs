@@ -1,7 +1,7 @@
 //! Bytes in and out: chunks of a stream on one side, a file on the other, and a bounded channel
 //! with a blocking task between them.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
 use orchestrator_types::Digest;
@@ -10,7 +10,10 @@ use tokio_stream::{Stream, StreamExt};
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
-use crate::blobs::{BlobError, Blobs};
+use crate::{
+    blobs::{BlobError, Blobs},
+    results,
+};
 
 /// Chunks between network and disk: enough to keep both busy, 4 MiB at most.
 pub(crate) const CHUNKS_AHEAD: usize = 4;
@@ -21,8 +24,7 @@ impl From<BlobError> for Refusal {
             BlobError::Missing(_) => RefusalCode::NotFound,
             BlobError::Damaged(_) | BlobError::File { .. } => RefusalCode::Internal,
         };
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-        Self::new(code, format!("{error}{}", cause.unwrap_or_default()))
+        crate::refusal(code, &error)
     }
 }
 
@@ -90,4 +92,20 @@ fn send_blob(
             return Ok(());
         }
     }
+}
+
+/// The chunks of a run folder's files.
+pub(crate) fn send_files(
+    tasks: &TaskTracker,
+    folder: PathBuf,
+) -> mpsc::Receiver<Result<v1::FileChunk, Status>> {
+    let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
+    tasks.spawn_blocking(move || {
+        let sent = results::send(&folder, |chunk| sender.blocking_send(Ok(chunk)).is_ok());
+        if let Err(refusal) = sent {
+            // A reader that has gone away needs no reason.
+            drop(sender.blocking_send(Err(refusal.into())));
+        }
+    });
+    receiver
 }

@@ -26,8 +26,7 @@ impl From<StoreError> for Refusal {
             StoreError::Missing { .. } => RefusalCode::NotFound,
             _ => RefusalCode::Internal,
         };
-        let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-        Self::new(code, format!("{error}{}", cause.unwrap_or_default()))
+        crate::refusal(code, &error)
     }
 }
 

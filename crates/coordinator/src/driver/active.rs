@@ -7,18 +7,13 @@ use orchestrator_run::{
     AssignedRank, AssignedWork, Assignment, Attempt, Command, Millis, Run, RunState, UnitOutcome,
     UnitResult,
 };
-use orchestrator_types::{
-    Component, DatasetName, Digest, FencingToken, RunId, Shard, SliceId, UnitId,
-};
+use orchestrator_types::{DatasetName, Digest, FencingToken, RunId, Shard, SliceId, UnitId};
 
-use super::{AttemptReport, CommitOutcome, Outbox};
+use super::{CommitOutcome, Outbox, progress::Tally};
 use crate::{
-    event::{Live, Progress, RunEvent},
+    event::{Live, RunEvent},
     store::{RunKey, Store, StoreError, UnitRow, UnitStage},
 };
-
-/// Shortest time between two reports of progress: ten a second look smooth to people.
-const PROGRESS_MS: u64 = 100;
 
 /// A run in work.
 pub(super) struct ActiveRun {
@@ -251,76 +246,5 @@ impl ActiveRun {
                 unreachable!("image ranges hold image units only")
             }
         }
-    }
-}
-
-/// Rows done, by component.
-pub(super) struct Tally {
-    rows: BTreeMap<Component, Rows>,
-    /// What live attempts reported last.
-    reports: BTreeMap<FencingToken, AttemptReport>,
-    told_at: Option<Millis>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Rows {
-    committed: u64,
-    total: u64,
-    told: Option<u64>,
-}
-
-impl Tally {
-    fn new(plan: &Plan) -> Self {
-        let mut rows: BTreeMap<Component, Rows> = BTreeMap::new();
-        for unit in &plan.units {
-            rows.entry(unit.component()).or_default().total += u64::from(unit.rows);
-        }
-        Self { rows, reports: BTreeMap::new(), told_at: None }
-    }
-
-    fn commit(&mut self, component: Component, rows: u32) {
-        self.rows.entry(component).or_default().committed += u64::from(rows);
-    }
-
-    pub(super) fn report(&mut self, report: AttemptReport) {
-        self.reports.insert(report.token, report);
-    }
-
-    /// Every component as it stands.
-    fn all(&mut self, run: &Run) -> Vec<Progress> {
-        let mut done: BTreeMap<Component, u64> =
-            self.rows.iter().map(|(component, rows)| (*component, rows.committed)).collect();
-        self.reports.retain(|token, _| run.live().contains_key(token));
-        for (token, report) in &self.reports {
-            let unit = &run.plan().units[run.live()[token].unit.0 as usize];
-            let part = report.done.min(report.total).saturating_mul(u64::from(unit.rows));
-            // An executor counts in its own steps; a unit is worth its rows.
-            *done.entry(unit.component()).or_default() +=
-                part.checked_div(report.total).unwrap_or(0);
-        }
-        let total = |component: &Component| self.rows[component].total;
-        done.iter()
-            .map(|(component, &done)| Progress {
-                component: *component,
-                done,
-                total: total(component),
-            })
-            .collect()
-    }
-
-    /// What has changed since it was told last; nothing if that is too short ago.
-    pub(super) fn changes(&mut self, run: &Run, now: Millis) -> Vec<Progress> {
-        if self.told_at.is_some_and(|told| told.after(PROGRESS_MS) > now) {
-            return Vec::new();
-        }
-        let mut changed = self.all(run);
-        changed.retain(|progress| {
-            let told = &mut self.rows.entry(progress.component).or_default().told;
-            told.replace(progress.done) != Some(progress.done)
-        });
-        if !changed.is_empty() {
-            self.told_at = Some(now);
-        }
-        changed
     }
 }

@@ -79,8 +79,8 @@ pub struct UnitRow {
     pub slice: Option<SliceId>,
     /// Attempts so far, over all lives of the run.
     pub attempts: u32,
-    /// First grant, milliseconds since 1970.
-    pub started_unix_ms: Option<i64>,
+    /// Grant of the last attempt, milliseconds since 1970.
+    pub leased_unix_ms: Option<i64>,
     /// Commit, last failure or cancellation.
     pub ended_unix_ms: Option<i64>,
     /// Class and message of the last failure.
@@ -101,7 +101,7 @@ pub struct SliceRow {
 const SUMMARY: &str = "SELECT id, name, state, created_unix_ms, ended_unix_ms, ended_sequence,
      units, (SELECT count(*) FROM units WHERE run = key AND units.state = 'committed')
      FROM runs";
-const UNIT: &str = "SELECT unit, state, token, slice, attempts, started_unix_ms, ended_unix_ms,
+const UNIT: &str = "SELECT unit, state, token, slice, attempts, leased_unix_ms, ended_unix_ms,
      class, message, result FROM units";
 
 fn text<T: FromStr<Err: Into<Box<dyn std::error::Error + Send + Sync>>>>(
@@ -233,7 +233,7 @@ fn unit_row(row: &Row<'_>) -> Result<UnitRow, StoreError> {
         token: column::<Option<i64>>(row, 2)?.map(|token| FencingToken(token.cast_unsigned())),
         slice: column::<Option<String>>(row, 3)?.map(|id| text(&id, "slice id")).transpose()?,
         attempts: column(row, 4)?,
-        started_unix_ms: column(row, 5)?,
+        leased_unix_ms: column(row, 5)?,
         ended_unix_ms: column(row, 6)?,
         failure: class.zip(message),
         result: column::<Option<String>>(row, 9)?

@@ -40,7 +40,7 @@ CREATE TABLE units (
   token INTEGER,
   slice TEXT,
   attempts INTEGER NOT NULL,
-  started_unix_ms INTEGER,
+  leased_unix_ms INTEGER,
   ended_unix_ms INTEGER,
   class TEXT,
   message TEXT,

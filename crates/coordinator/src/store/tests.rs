@@ -86,7 +86,7 @@ fn what_was_committed_survives_a_crash_and_nothing_else() {
     assert_eq!(units.len(), 1, "the second lease was never durable");
     assert_eq!(units[0].stage, UnitStage::Committed);
     assert_eq!(units[0].result, Some(result()));
-    assert_eq!((units[0].started_unix_ms, units[0].ended_unix_ms), (Some(2), Some(3)));
+    assert_eq!((units[0].leased_unix_ms, units[0].ended_unix_ms), (Some(2), Some(3)));
     assert_eq!(store.next_sequence(key).unwrap(), 2);
 }
 

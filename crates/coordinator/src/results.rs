@@ -1,0 +1,206 @@
+//! The run folder of a run that has ended: made once from what is stored, then sent as it is.
+//!
+//! Invariant: a folder under its run's name is complete (made elsewhere, synced, renamed) and tells
+//! the run's history up to the event that ended it. A run that was opened again and ended anew gets
+//! a new one; making it twice gives the same bytes.
+
+mod embeddings;
+mod error;
+mod evidence;
+mod predictions;
+
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Read, Write},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
+use orchestrator_run::UnitResult;
+use orchestrator_types::{RunId, UnitId};
+
+use crate::{
+    blobs::Blobs,
+    event::Recorded,
+    store::{Documents, Reader, RunSummary, SliceRow, UnitRow, UnitStage},
+};
+
+use self::error::{ResultsError, file};
+
+/// Events read from the store at once.
+const PAGE: u32 = 1_000;
+
+/// Where the finished files of `run` lie in the state folder `state`, once they have been asked
+/// for.
+pub fn run_folder(state: &Path, run: &RunId) -> PathBuf {
+    state.join("runs").join(run.as_str())
+}
+
+/// Makes run folders, one at a time.
+#[derive(Debug)]
+pub(crate) struct Results {
+    state: PathBuf,
+    blobs: Arc<Blobs>,
+    making: Mutex<()>,
+}
+
+/// Everything that is stored of an ended run.
+struct Ended {
+    summary: RunSummary,
+    end: u64,
+    documents: Documents,
+    /// Those with a row.
+    units: Vec<UnitRow>,
+    slices: Vec<SliceRow>,
+}
+
+impl Ended {
+    fn row(&self, unit: UnitId) -> Option<&UnitRow> {
+        let index = self.units.binary_search_by_key(&unit, |row| row.unit).ok()?;
+        Some(&self.units[index])
+    }
+
+    fn result(&self, unit: UnitId) -> Option<&UnitResult> {
+        let row = self.row(unit).filter(|row| row.stage == UnitStage::Committed);
+        row.and_then(|row| row.result.as_ref())
+    }
+}
+
+impl Results {
+    pub(crate) fn new(state: PathBuf, blobs: Arc<Blobs>) -> Self {
+        Self { state, blobs, making: Mutex::new(()) }
+    }
+
+    /// The folder of an ended run, made if it is not there. Blocks.
+    pub(crate) fn folder(&self, run: &RunId) -> Result<PathBuf, Refusal> {
+        let reader = Reader::open(&self.state)?;
+        let summary = reader.run(run)?.ok_or_else(|| crate::driver::unknown(run))?;
+        let Some(end) = summary.ended_sequence else {
+            let message = format!("run {run} has not ended yet; watch it, then ask again");
+            return Err(Refusal::new(RefusalCode::Unavailable, message));
+        };
+        // The lock guards no data, so a panic while it was held means nothing.
+        let _one_at_a_time = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = run_folder(&self.state, run);
+        if last_event(&folder).is_some_and(|last| last.sequence == end) {
+            return Ok(folder);
+        }
+        let ended = Ended {
+            documents: reader.documents(run)?.ok_or_else(|| crate::driver::unknown(run))?,
+            units: reader.units(run)?,
+            slices: reader.slices(run)?,
+            summary,
+            end,
+        };
+        self.make(&reader, &ended, &folder)?;
+        Ok(folder)
+    }
+
+    fn make(&self, reader: &Reader, ended: &Ended, folder: &Path) -> Result<(), ResultsError> {
+        let draft = folder.with_file_name(format!(".{}", ended.summary.id));
+        remove(&draft)?;
+        fs::create_dir_all(&draft).map_err(file("create", &draft))?;
+        self.write(reader, ended, &draft)?;
+        remove(folder)?;
+        fs::rename(&draft, folder).map_err(file("rename to", folder))
+    }
+
+    fn write(&self, reader: &Reader, ended: &Ended, draft: &Path) -> Result<(), ResultsError> {
+        let Documents { eval_yaml, plan, .. } = &ended.documents;
+        write(draft, "eval.yaml", eval_yaml.as_bytes())?;
+        let plan = serde_json::to_string_pretty(plan).map_err(ResultsError::Json)?;
+        write(draft, "plan.json", format!("{plan}\n").as_bytes())?;
+        predictions::write(ended, &self.blobs, create(draft, "predictions.parquet")?)?;
+        if ended.documents.keep_embeddings {
+            embeddings::write(ended, &self.blobs, draft)?;
+        }
+        let report = orchestrator_report::fold(evidence::gather(ended)?)?;
+        let json = orchestrator_report::json::write(&report);
+        write(draft, "report.json", json.as_bytes())?;
+        let markdown = orchestrator_report::markdown::write(&report);
+        write(draft, "report.md", markdown.as_bytes())?;
+        write_events(reader, ended, create(draft, "events.jsonl")?)
+    }
+}
+
+/// Sends every file of a finished folder, in order of their names, until nobody wants more. Blocks.
+pub(crate) fn send(
+    folder: &Path,
+    mut wanted: impl FnMut(v1::FileChunk) -> bool,
+) -> Result<(), Refusal> {
+    let entries = fs::read_dir(folder).map_err(file("list", folder))?;
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_, _>>()
+        .map_err(file("list", folder))?;
+    names.sort();
+    for name in names {
+        let path = folder.join(&name);
+        let mut source = File::open(&path).map_err(file("open", &path))?;
+        loop {
+            let mut data = Vec::new();
+            let mut part = Read::by_ref(&mut source).take(CHUNK_BYTES as u64);
+            let read = part.read_to_end(&mut data).map_err(file("read", &path))?;
+            let done = read < CHUNK_BYTES;
+            if !wanted(v1::FileChunk { name: name.clone(), data }) {
+                return Ok(());
+            }
+            if done {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The last line of a finished folder's history.
+fn last_event(folder: &Path) -> Option<Recorded> {
+    let events = fs::read_to_string(folder.join("events.jsonl")).ok()?;
+    serde_json::from_str(events.lines().next_back()?).ok()
+}
+
+fn write_events(
+    reader: &Reader,
+    ended: &Ended,
+    mut sink: BufWriter<File>,
+) -> Result<(), ResultsError> {
+    let mut after = 0;
+    while after < ended.end {
+        let page = reader.events(&ended.summary.id, after, PAGE)?;
+        let Some(last) = page.last().map(|event| event.sequence) else { break };
+        // What came after the end, such as a late result, is not part of what ended.
+        for event in page.iter().filter(|event| event.sequence <= ended.end) {
+            let line = serde_json::to_string(event).map_err(ResultsError::Json)?;
+            writeln!(sink, "{line}").map_err(ResultsError::Write)?;
+        }
+        after = last;
+    }
+    finish(sink)
+}
+
+fn remove(folder: &Path) -> Result<(), ResultsError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(file("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn create(folder: &Path, name: &str) -> Result<BufWriter<File>, ResultsError> {
+    let path = folder.join(name);
+    File::create(&path).map(BufWriter::new).map_err(file("create", &path))
+}
+
+/// Makes a written file durable.
+fn finish(sink: BufWriter<File>) -> Result<(), ResultsError> {
+    let file = sink.into_inner().map_err(|error| ResultsError::Write(error.into_error()))?;
+    file.sync_all().map_err(ResultsError::Write)
+}
+
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), ResultsError> {
+    let mut sink = create(folder, name)?;
+    sink.write_all(bytes).map_err(ResultsError::Write)?;
+    finish(sink)
+}

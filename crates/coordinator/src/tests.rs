@@ -1,0 +1,309 @@
+//! A coordinator on the loopback, driven by hand: a client and a worker that are only calls.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use orchestrator_proto::{
+    MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect,
+    v1::{self, coordinator_client::CoordinatorClient},
+};
+use orchestrator_run::{Assignment, RunState};
+use orchestrator_types::{Digest, RunId};
+use tokio_stream::StreamExt;
+use tonic::{Code, Status, transport::Channel};
+
+use crate::{Config, Coordinator, Reader, fixtures};
+
+struct Bench {
+    coordinator: Coordinator,
+    client: CoordinatorClient<Channel>,
+    state: tempfile::TempDir,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        Self::in_folder(tempfile::tempdir().unwrap()).await
+    }
+
+    async fn in_folder(state: tempfile::TempDir) -> Self {
+        let config = Config {
+            slice_wait: Duration::from_millis(300),
+            ..Config::local(state.path().to_owned())
+        };
+        let coordinator = Coordinator::start(config).await.unwrap();
+        let channel = connect(&format!("http://{}", coordinator.address())).await.unwrap();
+        let client = CoordinatorClient::new(channel)
+            .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+            .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+        Self { coordinator, client, state }
+    }
+
+    async fn stop(self) -> tempfile::TempDir {
+        let Self { coordinator, client, state } = self;
+        drop(client);
+        coordinator.shutdown().await;
+        state
+    }
+
+    fn introduction(node: &str) -> v1::RegisterRequest {
+        v1::RegisterRequest {
+            protocol_version: PROTOCOL_VERSION,
+            build: orchestrator_proto::BUILD.to_owned(),
+            node: node.into(),
+            slices: vec![fixtures::offer(node, 0).into()],
+            libtorch: "2.11.0".into(),
+        }
+    }
+
+    async fn register(&mut self, node: &str) -> String {
+        let reply = self.client.register(Self::introduction(node)).await.unwrap();
+        reply.into_inner().session
+    }
+
+    async fn submit(&mut self, request_id: &str) -> v1::SubmitReply {
+        let request = submission(request_id);
+        self.client.submit(request).await.unwrap().into_inner()
+    }
+
+    async fn lease(&mut self, session: &str, number: u32) -> Option<v1::Assignment> {
+        let request = v1::LeaseRequest {
+            session: session.into(),
+            slice: format!("{}.0", "n"),
+            request_id: number.to_string(),
+            wait_ms: 0,
+        };
+        self.client.lease(request).await.unwrap().into_inner().assignment
+    }
+
+    /// Stages in small chunks, then commits.
+    async fn deliver(
+        &mut self,
+        session: &str,
+        assignment: &v1::Assignment,
+    ) -> Result<v1::CommitOutcome, Status> {
+        let work = Assignment::try_from(assignment.clone()).unwrap();
+        let (result, bytes) = fixtures::output(&work);
+        let chunks: Vec<v1::BlobChunk> =
+            bytes.chunks(1_000).map(|data| v1::BlobChunk { data: data.to_vec() }).collect();
+        let staged = self.client.stage(tokio_stream::iter(chunks)).await?.into_inner();
+        assert_eq!(staged.digest, result.blob.digest.as_bytes());
+        let request = commit(session, assignment, result.into());
+        Ok(self.client.commit(request).await?.into_inner().outcome())
+    }
+
+    async fn finish(&mut self, session: &str) -> u32 {
+        let mut commits = 0;
+        while let Some(assignment) = self.lease(session, 1_000 + commits).await {
+            let outcome = self.deliver(session, &assignment).await.unwrap();
+            assert_eq!(outcome, v1::CommitOutcome::Committed);
+            commits += 1;
+        }
+        commits
+    }
+
+    async fn files(&mut self, run: &str) -> Result<BTreeMap<String, Vec<u8>>, Status> {
+        let request = v1::ResultsRequest { run: run.into() };
+        let mut chunks = self.client.results(request).await?.into_inner();
+        let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        while let Some(v1::FileChunk { name, data }) = chunks.message().await? {
+            files.entry(name).or_default().extend(data);
+        }
+        Ok(files)
+    }
+}
+
+fn submission(request_id: &str) -> v1::SubmitRequest {
+    v1::SubmitRequest {
+        request_id: request_id.into(),
+        eval_yaml: fixtures::EVALUATION.into(),
+        evaluation: serde_json::to_vec(&fixtures::evaluation()).unwrap(),
+        facts: serde_json::to_vec(&fixtures::facts()).unwrap(),
+        keep_embeddings: true,
+        base: "/base".into(),
+    }
+}
+
+fn commit(session: &str, assignment: &v1::Assignment, result: v1::UnitResult) -> v1::CommitRequest {
+    v1::CommitRequest {
+        session: session.into(),
+        run: assignment.run.clone(),
+        unit: assignment.unit,
+        token: assignment.token,
+        result: Some(result),
+    }
+}
+
+fn rows(file: &Path) -> i64 {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let reader = SerializedFileReader::new(fs::File::open(file).unwrap()).unwrap();
+    reader.metadata().file_metadata().num_rows()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_from_submission_to_its_folder() {
+    let mut bench = Bench::start().await;
+    let session = bench.register("n").await;
+    let name = ulid::Ulid::generate().to_string().to_lowercase();
+    let v1::SubmitReply { run, units } = bench.submit(&name).await;
+    assert_eq!(run, name, "a client may name its run");
+    let watch = v1::WatchRequest { run: run.clone(), after: 0 };
+    let watched = bench.client.watch(watch).await.unwrap().into_inner();
+    let events = tokio::spawn(watched.collect::<Vec<_>>());
+    assert_eq!(bench.files(&run).await.unwrap_err().code(), Code::Unavailable, "not yet");
+    assert_eq!(bench.finish(&session).await, units);
+    let events: Vec<v1::RunEvent> =
+        events.await.unwrap().into_iter().collect::<Result<_, _>>().unwrap();
+    let sequences: Vec<u64> =
+        events.iter().map(|event| event.sequence).filter(|&sequence| sequence > 0).collect();
+    assert_eq!(sequences, (1..=u64::from(units) * 2 + 2).collect::<Vec<_>>());
+    assert!(events.iter().any(|event| event.sequence == 0), "progress was told");
+
+    let files = bench.files(&run).await.unwrap();
+    let names: Vec<&str> = files.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "embeddings.parquet",
+            "eval.yaml",
+            "events.jsonl",
+            "plan.json",
+            "predictions.parquet",
+            "report.json",
+            "report.md"
+        ]
+    );
+    assert_eq!(files["eval.yaml"], fixtures::EVALUATION.as_bytes());
+    let report: serde_json::Value = serde_json::from_slice(&files["report.json"]).unwrap();
+    assert_eq!(report["complete"], true);
+    assert_eq!(report["trials"].as_array().unwrap().len(), 2);
+    let task = &report["trials"][1]["tasks"][0];
+    assert_eq!(task["metrics"]["acc1"], 1.0);
+    let samples = serde_json::json!({"total": 300, "evaluated": 300, "quarantined": 0});
+    assert_eq!(task["samples"], samples);
+    assert_eq!(report["trials"][0]["tasks"][1]["metrics"]["text_to_image_r1"], 1.0);
+    assert_eq!(report["nodes"][0]["slice"], "n.0");
+    let components = serde_json::json!(["text", "vision", "score"]);
+    assert_eq!(report["nodes"][0]["components"], components);
+    assert_eq!(report["provenance"]["libtorch"], "2.11.0");
+    assert_eq!(files["events.jsonl"].split(|&byte| byte == b'\n').count(), sequences.len() + 1);
+
+    let id: RunId = run.parse().unwrap();
+    let folder = crate::run_folder(bench.state.path(), &id);
+    // Two trials, each 300 images for three rankings (one of them by caption).
+    assert_eq!(rows(&folder.join("predictions.parquet")), 2 * 3 * 300);
+    // Images of both data sets and the captions of one.
+    assert_eq!(rows(&folder.join("embeddings.parquet")), 2 * 3 * 300);
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(bench.files(&run).await.unwrap(), files, "made again, the same bytes");
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_run_goes_on_after_a_restart_and_its_folder_is_renewed() {
+    let mut bench = Bench::start().await;
+    let session = bench.register("n").await;
+    let v1::SubmitReply { run, units } = bench.submit("r").await;
+    let first = bench.lease(&session, 1).await.unwrap();
+    bench.deliver(&session, &first).await.unwrap();
+    bench.client.cancel(v1::CancelRequest { run: run.clone() }).await.unwrap();
+    let files = bench.files(&run).await.unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&files["report.json"]).unwrap();
+    assert_eq!(report["complete"], false);
+    assert_eq!(report["unfinished"].as_array().unwrap().len(), units as usize - 1);
+
+    let state = bench.stop().await;
+    assert!(!Reader::open(state.path()).unwrap().is_live());
+    let mut bench = Bench::in_folder(state).await;
+    let resumed = bench.client.resume(v1::ResumeRequest { run: run.clone() }).await.unwrap();
+    assert_eq!(resumed.into_inner(), v1::ResumeReply { committed: 1, units });
+    let watch = v1::WatchRequest { run: run.clone(), after: 0 };
+    let watched = bench.client.watch(watch).await.unwrap().into_inner();
+    let events = tokio::spawn(watched.collect::<Vec<_>>());
+    let session = bench.register("n").await;
+    assert_eq!(bench.finish(&session).await, units - 1);
+    let last = events.await.unwrap().pop().unwrap().unwrap();
+    let complete = v1::StateChanged { state: v1::RunState::Complete.into() };
+    let kind = v1::run_event::Kind::StateChanged(complete);
+    assert_eq!(last.kind, Some(kind), "an earlier end does not end the watch");
+    let files = bench.files(&run).await.unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&files["report.json"]).unwrap();
+    assert_eq!(report["complete"], true);
+    let id: RunId = run.parse().unwrap();
+    let reader = Reader::open(bench.state.path()).unwrap();
+    assert_eq!(reader.run(&id).unwrap().unwrap().state, RunState::Complete);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_versions_and_malformed_calls_are_refused_by_name() {
+    let mut bench = Bench::start().await;
+    let old = v1::RegisterRequest { protocol_version: 0, ..Bench::introduction("n") };
+    let status = bench.client.register(old).await.unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert_eq!(
+        status.message(),
+        "worker n has protocol version 0, the coordinator 1; install the same release on both"
+    );
+    let other = v1::RegisterRequest { build: "9.9.9".into(), ..Bench::introduction("n") };
+    let status = bench.client.register(other).await.unwrap_err();
+    assert!(status.message().contains("build 9.9.9, the coordinator 0.1.0"), "{status}");
+    let foreign =
+        v1::RegisterRequest { slices: Bench::introduction("m").slices, ..Bench::introduction("n") };
+    let status = bench.client.register(foreign).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+
+    let status = bench.client.submit(submission("r")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "no worker: {status}");
+    let session = bench.register("n").await;
+    let nonsense = v1::SubmitRequest { facts: b"{".to_vec(), ..submission("r") };
+    let status = bench.client.submit(nonsense).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let unknown = v1::WatchRequest { run: "nobody".into(), after: 0 };
+    let mut watched = bench.client.watch(unknown).await.unwrap().into_inner();
+    assert_eq!(watched.message().await.unwrap_err().code(), Code::NotFound);
+
+    bench.submit("r").await;
+    let assignment = bench.lease(&session, 1).await.unwrap();
+    let work = Assignment::try_from(assignment.clone()).unwrap();
+    let (result, _) = fixtures::output(&work);
+    let request = commit(&session, &assignment, result.into());
+    let status = bench.client.commit(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+    assert!(status.message().contains("stage it before the commit"), "{status}");
+    let fetch = v1::FetchRequest { digest: Digest::of(b"?").as_bytes().to_vec() };
+    let mut chunks = bench.client.fetch(fetch).await.unwrap().into_inner();
+    assert_eq!(chunks.message().await.unwrap_err().code(), Code::NotFound);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blob_comes_back_as_it_was_staged() {
+    let mut bench = Bench::start().await;
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let chunks: Vec<v1::BlobChunk> =
+        bytes.chunks(1 << 20).map(|data| v1::BlobChunk { data: data.to_vec() }).collect();
+    let staged = bench.client.stage(tokio_stream::iter(chunks)).await.unwrap().into_inner();
+    assert_eq!(staged.size_bytes, 3_000_000);
+    let fetch = v1::FetchRequest { digest: staged.digest };
+    let mut fetched = Vec::new();
+    let mut chunks = bench.client.fetch(fetch).await.unwrap().into_inner();
+    while let Some(chunk) = chunks.message().await.unwrap() {
+        fetched.extend(chunk.data);
+    }
+    assert!(fetched == bytes);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_calls_that_would_wait() {
+    let mut bench = Bench::start().await;
+    let session = bench.register("n").await;
+    let request =
+        v1::LeaseRequest { session, slice: "n.0".into(), request_id: "1".into(), wait_ms: 60_000 };
+    let mut client = bench.client.clone();
+    let waiting = tokio::spawn(async move { client.lease(request).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let stopping = std::time::Instant::now();
+    bench.stop().await;
+    assert!(stopping.elapsed() < Duration::from_secs(2), "{:?}", stopping.elapsed());
+    assert!(waiting.await.unwrap().is_err());
+}
