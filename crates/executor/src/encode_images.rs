@@ -81,8 +81,9 @@ fn run(
         .map(|_| Encoder { encoder: encoder.for_thread(), pixels: Vec::new() })
         .collect();
     let encode = |worker: &mut Encoder, tile| worker.encode(tile?, recipe);
-    // Each tile in here holds a permit, so that sending never waits.
-    let (sender, ready) = bounded(ahead);
+    // Room for every permit's tile and for each thread's last words: sending never waits, not even
+    // when nobody receives any more.
+    let (sender, ready) = bounded(ahead + threads);
     thread::scope(|scope| {
         for _ in 0..threads {
             let (decoder, next_tile, sender) = (&decoder, &next_tile, sender.clone());

@@ -7,6 +7,8 @@
 
 mod predictions;
 mod sides;
+#[cfg(test)]
+mod tests;
 mod tiles;
 
 use std::{
@@ -35,6 +37,8 @@ use tiles::{Pass, Scratch};
 const QUERIES: u32 = 256;
 /// Candidates in a tile of scores.
 const CANDIDATES: u32 = 512;
+/// Images that are held at once where images are candidates: 64 MiB at a width of 512.
+const BLOCK_IMAGES: u32 = 32_768;
 
 /// Carries out `work`.
 pub(crate) fn rank(
@@ -50,7 +54,7 @@ pub(crate) fn rank(
     let texts = residents
         .matrices
         .get_or_make(work.text_blobs.clone(), || TextMatrix::read(blobs, &work.text_blobs))?;
-    let ranking = Ranking::new(work, dataset, texts, blobs)?;
+    let ranking = Ranking::new(work, dataset, texts, blobs, BLOCK_IMAGES)?;
     let (ranked, mut product) = ranking.run(threads, attempt)?;
     let partial = match work.direction {
         Direction::ImageToClass => Partial::zero_shot(&ranked),
@@ -78,8 +82,10 @@ impl<'a> Ranking<'a> {
         dataset: &ResidentDataset,
         texts: &'a TextMatrix,
         blobs: &'a BlobFolder,
+        block_images: u32,
     ) -> Result<Self, ExecuteError> {
-        let (queries, candidates, excluded) = sides::sides(work, dataset, texts, blobs)?;
+        let (queries, candidates, excluded) =
+            sides::sides(work, dataset, texts, blobs, block_images)?;
         let shard = work.queries;
         let rankers = query_tiles(shard)
             .map(|tile| {

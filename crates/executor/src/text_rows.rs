@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use orchestrator_data::tokenizer::Tokens;
-use orchestrator_proto::domain::{DatasetSource, ModelSource, TextSet};
+use orchestrator_proto::domain::{DatasetSource, EncodeTexts, ModelSource, TextSet};
 use orchestrator_types::Digest;
 
 /// Texts are padded to a multiple of this many tokens, or to the model's context.
@@ -17,10 +17,18 @@ const LENGTH_STEP: usize = 8;
 /// What a [`TextRows`] is made from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TextRowsKey {
-    pub(crate) model: ModelSource,
-    pub(crate) dataset: DatasetSource,
-    pub(crate) texts: TextSet,
-    pub(crate) tile: u32,
+    model: ModelSource,
+    dataset: DatasetSource,
+    texts: TextSet,
+    tile: u32,
+}
+
+impl TextRowsKey {
+    /// The same for all parts of a set.
+    pub(crate) fn new(work: &EncodeTexts) -> Self {
+        let (model, dataset) = (work.model.clone(), work.dataset.clone());
+        Self { model, dataset, texts: work.texts, tile: work.tile }
+    }
 }
 
 /// The texts of a set as rows of a matrix of embeddings.

@@ -11,9 +11,6 @@ use crate::{
     text_matrix::TextMatrix,
 };
 
-/// Images that are held at once where images are candidates: 64 MiB at a width of 512.
-const BLOCK_IMAGES: u32 = 32_768;
-
 /// Rows by position, all in memory.
 pub(super) struct Side<'a> {
     /// The positions that have a row.
@@ -109,12 +106,14 @@ impl Candidates<'_> {
     }
 }
 
-/// Queries, candidates and what takes no part.
+/// Queries, candidates and what takes no part. Where images are candidates, about `block_images` of
+/// them are held at once.
 pub(super) fn sides<'a>(
     work: &AssignedRank,
     dataset: &ResidentDataset,
     texts: &'a TextMatrix,
     blobs: &'a BlobFolder,
+    block_images: u32,
 ) -> Result<(Side<'a>, Candidates<'a>, Excluded), ExecuteError> {
     check_texts(work, dataset, texts)?;
     match work.direction {
@@ -131,7 +130,7 @@ pub(super) fn sides<'a>(
             Ok((images, Candidates::Held(Side::texts(texts)), Excluded::new(bad, [])))
         }
         Direction::TextToImage => {
-            let (images, bad) = candidate_images(work, dataset, blobs)?;
+            let (images, bad) = candidate_images(work, dataset, blobs, block_images)?;
             // A text whose only image takes no part is not ranked either: the ranker sees to that.
             Ok((Side::texts(texts), images, Excluded::new([], bad)))
         }
@@ -154,6 +153,7 @@ fn candidate_images<'a>(
     work: &AssignedRank,
     dataset: &ResidentDataset,
     blobs: &'a BlobFolder,
+    block_images: u32,
 ) -> Result<(Candidates<'a>, Vec<u32>), ExecuteError> {
     let samples = dataset.manifest().samples().len();
     let mut blocks: Vec<Vec<(Shard, Digest)>> = Vec::new();
@@ -163,7 +163,7 @@ fn candidate_images<'a>(
             return Err(mismatch(&format!("images end at {end} and go on at {}", shard.start)));
         }
         match blocks.last_mut() {
-            Some(block) if held + shard.len() <= BLOCK_IMAGES => block.push((shard, digest)),
+            Some(block) if held + shard.len() <= block_images => block.push((shard, digest)),
             _ => {
                 blocks.push(vec![(shard, digest)]);
                 held = 0;

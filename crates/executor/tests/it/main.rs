@@ -9,6 +9,7 @@ mod bad_input;
 mod bench;
 mod encodings;
 mod fixtures;
+mod process;
 mod rankings;
 mod reference;
 mod stopping;

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use orchestrator_proto::{
     PROTOCOL_VERSION,
-    domain::{AssignedWork, TextSet},
+    domain::AssignedWork,
     v1::{self, execute_event::Event},
 };
 
 use crate::{
     bench::{Bench, request},
-    fixtures::{IMAGES, folder, images, texts},
+    fixtures::{IMAGES, folder, images},
 };
 
 #[tokio::test]
@@ -33,14 +33,13 @@ async fn dropping_the_stream_stops_the_attempt_within_a_second() {
     let mut events = bench.client().execute(request(all)).await.unwrap().into_inner();
     let first = events.message().await.unwrap().unwrap().event;
     assert!(matches!(first, Some(Event::Progress(_))), "{first:?}");
-    // The next attempt waits for the first one to be gone.
-    let next = AssignedWork::EncodeTexts(texts(&fluent, TextSet::Prompts));
+    // The next attempt waits for the first one to be gone; it is refused as soon as it is looked at.
+    let next = AssignedWork::EncodeImages(images(&fluent, IMAGES, IMAGES + 1));
     let waiting = bench.client().execute(request(next)).await.unwrap();
     let dropped = Instant::now();
     drop(events);
-    let mut events = waiting.into_inner();
-    let started = events.message().await.unwrap();
-    assert!(started.is_some());
+    let answer = waiting.into_inner().message().await.unwrap().unwrap().event;
+    assert!(matches!(answer, Some(Event::Failure(_))), "{answer:?}");
     assert!(dropped.elapsed() < Duration::from_secs(1), "{:?}", dropped.elapsed());
 }
 
