@@ -1,1 +1,44 @@
-//! worker
+//! The worker agent: it leases units from a coordinator, has them computed by executors, and hands
+//! the results back. A library, because `submit` without a coordinator runs it in its own process.
+//!
+//! ```text
+//! Agent ── session: register, heartbeat
+//!   └── slice (one each) ── lease → fetch inputs → execute → stage → commit, or fail
+//!         └── supervisor ── executor process: start, describe, watch, restart, kill, reap
+//! ```
+//!
+//! Invariants:
+//! - an executor belongs to one slice, and lives no longer than the agent: it is killed and reaped
+//!   on shutdown, when the [`Agent`] is dropped, and leaves by itself when its standard input ends;
+//! - a slice runs one attempt at a time, and every attempt ends in a commit, in a failure with its
+//!   class, or in silence because the coordinator has taken it back;
+//! - every call has a deadline, and every wait ends when it is no longer wanted.
+//!
+//! Absent on purpose: decisions (which unit, which batch, whether to retry), eval.yaml, libtorch.
+
+mod agent;
+mod attempt;
+mod backoff;
+mod blobs;
+mod client;
+mod config;
+mod death;
+mod error;
+mod executor;
+mod failure;
+mod heartbeat;
+mod host;
+mod last_words;
+mod locate;
+mod process;
+mod registration;
+mod retry;
+mod scratch;
+mod session;
+mod slice;
+mod supervisor;
+
+pub use agent::Agent;
+pub use config::{Config, Limits};
+pub use error::{ExecutorError, RegisterError, StartError};
+pub use locate::{EXECUTOR_NAME, FindError, find_executor};

@@ -1,0 +1,293 @@
+//! One attempt: inputs in, unit computed, result staged and committed.
+//!
+//! It ends in one of three ways. The result is committed (or fenced, which is the coordinator's
+//! business). Or it fails, and the coordinator is told why. Or it is taken back — revoked, or its
+//! session is over — and ends in silence. When the agent stops, it fails as lost with its worker.
+
+use std::time::Duration;
+
+use orchestrator_proto::{
+    Refusal, RefusalCode,
+    domain::{AssignedWork, Assignment, UnitResult},
+    v1,
+};
+use orchestrator_types::{Digest, FailureClass, FencingToken, SliceId};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::Streaming;
+use tracing::Instrument as _;
+
+use crate::{
+    backoff::Backoff,
+    blobs::Pin,
+    client::TransferError,
+    failure::{Failure, chain},
+    host::Host,
+    retry::until_answered,
+    session::Running,
+    supervisor::Supervisor,
+};
+
+/// How long a stopping agent waits for the coordinator's answer to a commit or a failure.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// What an attempt is called on the wire.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    pub(crate) run: String,
+    pub(crate) number: u32,
+    pub(crate) token: FencingToken,
+}
+
+/// An attempt on one slice.
+#[derive(Debug)]
+pub(crate) struct Attempt<'a> {
+    pub(crate) unit: Unit,
+    pub(crate) host: &'a Host,
+    pub(crate) running: Running,
+    pub(crate) supervisor: &'a mut Supervisor,
+    pub(crate) backoff: &'a mut Backoff,
+}
+
+/// How an attempt ends without a commit.
+enum End {
+    /// Nobody wants to hear of it.
+    TakenBack,
+    Failed(Failure),
+}
+
+/// How a conversation with the executor ended.
+enum Said {
+    Result(v1::UnitResult),
+    Failure(v1::Failure),
+    /// It lives and does not want to.
+    Refused(Refusal),
+    /// It is dead or as good as dead; this is what we saw of it.
+    Lost(String),
+}
+
+impl Attempt<'_> {
+    /// Runs the attempt to its end.
+    pub(crate) async fn run(mut self, slice: &SliceId, assignment: Assignment) {
+        let Unit { run, number, token } = &self.unit;
+        let span = tracing::info_span!("attempt", run, unit = number, %token, %slice);
+        let work = async move {
+            match self.pursue(assignment).await {
+                Ok(()) => {}
+                Err(End::TakenBack) => tracing::info!("taken back by the coordinator"),
+                Err(End::Failed(failure)) => self.fail(failure).await,
+            }
+        };
+        work.instrument(span).await;
+    }
+
+    /// A stopping agent drops a unit that is being computed, and waits a moment for the answer to
+    /// a result that is handed in.
+    async fn pursue(&mut self, assignment: Assignment) -> Result<(), End> {
+        let (host, revoked) = (self.host, self.running.revoked().clone());
+        let produced = self.produce(assignment);
+        let (result, pin) = unless(&revoked, host.stopping.cancelled(), produced).await?;
+        unless(&revoked, farewell(host), self.commit(result)).await?;
+        drop(pin);
+        Ok(())
+    }
+
+    /// Tells the coordinator, for as long as it wants to know and we are there.
+    pub(crate) async fn fail(self, failure: Failure) {
+        tracing::warn!(class = %failure.class, "failed: {}", failure.message);
+        let request = v1::FailRequest {
+            session: self.running.session().id(),
+            run: self.unit.run,
+            unit: self.unit.number,
+            token: self.unit.token.0,
+            failure: Some(failure.into()),
+        };
+        let (host, running) = (self.host, &self.running);
+        let call = || host.client.fail(request.clone());
+        tokio::select! {
+            biased;
+            () = running.revoked().cancelled() => {}
+            () = farewell(host) => {}
+            answer = until_answered(self.backoff, "fail", call) => {
+                if let Err(refusal) = answer {
+                    tracing::warn!(%refusal, "the failure is not taken");
+                    running.session().hear(&refusal);
+                }
+            }
+        }
+    }
+
+    /// Computes and stages; the blob stays here until the pin is dropped.
+    async fn produce(&mut self, assignment: Assignment) -> Result<(UnitResult, Pin), Failure> {
+        let inputs = self.inputs(&assignment.work).await?;
+        let result = self.execute(assignment).await?;
+        drop(inputs);
+        let output = self.host.blobs.add(result.blob.digest, result.blob.size_bytes);
+        let (client, path) = (&self.host.client, output.path());
+        let call = || client.stage(result.blob, &path);
+        let staged = until_answered(self.backoff, "stage", call).await;
+        staged.map_err(|error| self.failed_transfer("the result cannot be staged", &error))?;
+        Ok((result, output))
+    }
+
+    /// Brings every blob that the unit reads, and keeps it until the pins are dropped. Two slices
+    /// may bring the same one at the same time: twice the traffic, the same file.
+    async fn inputs(&mut self, work: &AssignedWork) -> Result<Vec<Pin>, Failure> {
+        let AssignedWork::Rank(rank) = work else { return Ok(Vec::new()) };
+        let mut pins = Vec::new();
+        for digest in rank.blobs() {
+            let pin = match self.host.blobs.pin(digest) {
+                Some(pin) => pin,
+                None => self.fetch(digest).await.map_err(|error| {
+                    self.failed_transfer(&format!("input blob {digest} cannot be fetched"), &error)
+                })?,
+            };
+            pins.push(pin);
+        }
+        Ok(pins)
+    }
+
+    async fn fetch(&mut self, digest: Digest) -> Result<Pin, TransferError> {
+        let draft = self.host.blobs.draft(digest);
+        let client = &self.host.client;
+        let call = || client.fetch(digest, draft.path());
+        let bytes = until_answered(self.backoff, "fetch", call).await?;
+        let path = draft.path().to_owned();
+        let kept = draft.keep(orchestrator_types::ByteCount::bytes(bytes));
+        kept.map_err(|source| TransferError::File { action: "name", path, source })
+    }
+
+    async fn execute(&mut self, assignment: Assignment) -> Result<UnitResult, Failure> {
+        let said = self.converse(assignment).await?;
+        let broken = |message| Failure::new(FailureClass::Internal, message);
+        match said {
+            Said::Result(result) => {
+                self.supervisor.succeeded();
+                UnitResult::try_from(result)
+                    .map_err(|error| broken(format!("the executor's result is wrong: {error}")))
+            }
+            Said::Failure(failure) => {
+                self.supervisor.succeeded();
+                Err(told(failure))
+            }
+            Said::Refused(refusal) => {
+                Err(broken(format!("the executor refuses the unit: {refusal}")))
+            }
+            Said::Lost(symptom) => Err(self.supervisor.post_mortem(&symptom).await),
+        }
+    }
+
+    async fn converse(&mut self, assignment: Assignment) -> Result<Said, Failure> {
+        let no_executor = |error| {
+            Failure::new(FailureClass::Infrastructure, format!("no executor: {}", chain(&error)))
+        };
+        let mut executor = self.supervisor.client().await.map_err(no_executor)?;
+        let silence = self.host.limits.silence;
+        let silent = || Said::Lost(format!("it said nothing for {} s", silence.as_secs_f64()));
+        let request = v1::ExecuteRequest { assignment: Some(assignment.into()) };
+        let events = match timeout(silence, executor.execute(request)).await {
+            Ok(Ok(reply)) => reply.into_inner(),
+            Ok(Err(status)) => return Ok(refused(status.into())),
+            Err(_) => return Ok(silent()),
+        };
+        Ok(listen(events, &self.running, silence).await.unwrap_or_else(silent))
+    }
+
+    async fn commit(&mut self, result: UnitResult) -> Result<(), Failure> {
+        let request = v1::CommitRequest {
+            session: self.running.session().id(),
+            run: self.unit.run.clone(),
+            unit: self.unit.number,
+            token: self.unit.token.0,
+            result: Some(result.into()),
+        };
+        let client = &self.host.client;
+        let call = || client.commit(request.clone());
+        let answer = until_answered(self.backoff, "commit", call).await;
+        let reply = answer.map_err(|refusal| {
+            self.running.session().hear(&refusal);
+            Failure::refused("the result is not taken", &refusal)
+        })?;
+        match reply.outcome() {
+            v1::CommitOutcome::Committed | v1::CommitOutcome::AlreadyCommitted => {
+                tracing::debug!("committed");
+            }
+            v1::CommitOutcome::Fenced => tracing::info!("too late: the attempt was taken back"),
+            v1::CommitOutcome::Unspecified => tracing::error!("the commit's answer says nothing"),
+        }
+        Ok(())
+    }
+
+    fn failed_transfer(&self, what: &str, error: &TransferError) -> Failure {
+        if let Some(refusal) = error.refusal() {
+            self.running.session().hear(refusal);
+        }
+        Failure::transfer(what, error)
+    }
+}
+
+/// Does a part of an attempt, unless the coordinator takes it back or the agent stops first.
+async fn unless<T>(
+    revoked: &CancellationToken,
+    stop: impl Future<Output = ()>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, End> {
+    tokio::select! {
+        biased;
+        () = revoked.cancelled() => Err(End::TakenBack),
+        () = stop => {
+            let message = "its worker is stopping";
+            Err(End::Failed(Failure::new(FailureClass::Infrastructure, message)))
+        }
+        outcome = work => outcome.map_err(End::Failed),
+    }
+}
+
+/// Over when a stopping agent must not wait for the coordinator any longer.
+async fn farewell(host: &Host) {
+    host.stopping.cancelled().await;
+    sleep(FAREWELL).await;
+}
+
+/// Hears the executor out; `None` if it says nothing for `silence`. Dropping the stream, as a
+/// cancelled attempt does, tells the executor to stop.
+async fn listen(
+    mut events: Streaming<v1::ExecuteEvent>,
+    running: &Running,
+    silence: Duration,
+) -> Option<Said> {
+    use v1::execute_event::Event;
+    loop {
+        match timeout(silence, events.message()).await.ok()? {
+            Ok(Some(v1::ExecuteEvent { event })) => match event {
+                Some(Event::Progress(progress)) => running.report(progress),
+                Some(Event::Result(result)) => return Some(Said::Result(result)),
+                Some(Event::Failure(failure)) => return Some(Said::Failure(failure)),
+                // An event of a newer minor version.
+                None => {}
+            },
+            Ok(None) => return Some(Said::Lost("it ended its report without a result".to_owned())),
+            Err(status) => return Some(refused(status.into())),
+        }
+    }
+}
+
+/// A broken connection and a word of refusal arrive in the same way.
+fn refused(refusal: Refusal) -> Said {
+    match refusal.code {
+        RefusalCode::Invalid
+        | RefusalCode::NotFound
+        | RefusalCode::Stale
+        | RefusalCode::DoesNotFit => Said::Refused(refusal),
+        RefusalCode::Unavailable | RefusalCode::TooSlow | RefusalCode::Internal => {
+            Said::Lost(format!("its connection broke ({refusal})"))
+        }
+    }
+}
+
+/// The executor's own word for what went wrong.
+fn told(failure: v1::Failure) -> Failure {
+    let class = FailureClass::try_from(failure.class());
+    // A class that we do not know is a defect of ours, whatever it was meant to say.
+    Failure { class: class.unwrap_or(FailureClass::Internal), message: failure.message }
+}

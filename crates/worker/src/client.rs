@@ -1,0 +1,205 @@
+//! Calls to the coordinator, each with its deadline, and blobs that travel in chunks.
+//!
+//! Invariant: a fetched file is complete and has the digest that was asked for, or the call fails.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use orchestrator_proto::{
+    CHUNK_BYTES, CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, Refusal, RefusalCode, TRANSFER_TIMEOUT,
+    domain::Blob, v1, v1::coordinator_client::CoordinatorClient,
+};
+use orchestrator_types::Digest;
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    sync::mpsc,
+    time::timeout,
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, transport::Channel};
+
+use crate::retry::{Again, Retry};
+
+/// Chunks read ahead of the wire: one is sent while the next is read.
+const CHUNKS_AHEAD: usize = 2;
+
+/// Why a blob did not arrive.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TransferError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("cannot {action} {path}")]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("blob {expected} arrived with digest {found}")]
+    OtherBytes { expected: Digest, found: String },
+}
+
+impl TransferError {
+    pub(crate) fn is_disk_full(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::File { source, .. } if full.contains(&source.kind()))
+    }
+
+    /// The coordinator's word, if it was the coordinator that refused.
+    pub(crate) const fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            Self::File { .. } | Self::OtherBytes { .. } => None,
+        }
+    }
+}
+
+impl Retry for TransferError {
+    fn again(&self) -> Again {
+        match self {
+            Self::Refused(refusal) => refusal.again(),
+            Self::File { .. } => Again::Never,
+            // A connection that breaks in the middle may look like a short blob.
+            Self::OtherBytes { .. } => Again::Sometimes,
+        }
+    }
+}
+
+fn file_error<'a>(
+    action: &'static str,
+    path: &'a Path,
+) -> impl Fn(io::Error) -> TransferError + 'a {
+    move |source| TransferError::File { action, path: path.to_owned(), source }
+}
+
+/// The coordinator, as a worker sees it. Clones share one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    inner: CoordinatorClient<Channel>,
+}
+
+impl Client {
+    pub(crate) fn new(channel: Channel) -> Self {
+        let inner = CoordinatorClient::new(channel)
+            .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+            .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+        Self { inner }
+    }
+
+    pub(crate) async fn register(
+        &self,
+        request: v1::RegisterRequest,
+    ) -> Result<v1::RegisterReply, Refusal> {
+        let mut inner = self.inner.clone();
+        let request = bounded(request, CONTROL_TIMEOUT);
+        within(CONTROL_TIMEOUT, inner.register(request)).await
+    }
+
+    pub(crate) async fn heartbeat(
+        &self,
+        request: v1::HeartbeatRequest,
+    ) -> Result<v1::HeartbeatReply, Refusal> {
+        let mut inner = self.inner.clone();
+        let request = bounded(request, CONTROL_TIMEOUT);
+        within(CONTROL_TIMEOUT, inner.heartbeat(request)).await
+    }
+
+    /// The deadline is the wait that the request asks for, and the usual one on top.
+    pub(crate) async fn lease(&self, request: v1::LeaseRequest) -> Result<v1::LeaseReply, Refusal> {
+        let mut inner = self.inner.clone();
+        let limit = CONTROL_TIMEOUT + Duration::from_millis(request.wait_ms.into());
+        within(limit, inner.lease(bounded(request, limit))).await
+    }
+
+    pub(crate) async fn commit(
+        &self,
+        request: v1::CommitRequest,
+    ) -> Result<v1::CommitReply, Refusal> {
+        let mut inner = self.inner.clone();
+        let request = bounded(request, CONTROL_TIMEOUT);
+        within(CONTROL_TIMEOUT, inner.commit(request)).await
+    }
+
+    pub(crate) async fn fail(&self, request: v1::FailRequest) -> Result<v1::FailReply, Refusal> {
+        let mut inner = self.inner.clone();
+        let request = bounded(request, CONTROL_TIMEOUT);
+        within(CONTROL_TIMEOUT, inner.fail(request)).await
+    }
+
+    /// Sends the file `path`, which should be `blob`. Nothing counts before the commit.
+    pub(crate) async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
+        let mut inner = self.inner.clone();
+        let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
+        let request = bounded(ReceiverStream::new(chunks), TRANSFER_TIMEOUT);
+        let call = within(TRANSFER_TIMEOUT, inner.stage(request));
+        // A failed call drops its end of the channel, and a failed read ends the stream.
+        let (reply, read) = tokio::join!(call, feed(path, sender));
+        read?;
+        let v1::StageReply { digest, size_bytes } = reply?;
+        if digest == blob.digest.as_bytes() && size_bytes == blob.size_bytes.as_u64() {
+            return Ok(());
+        }
+        let found = Digest::try_from(digest.as_slice());
+        let found =
+            found.map_or_else(|_| "of another length".to_owned(), |found| found.to_string());
+        Err(TransferError::OtherBytes { expected: blob.digest, found })
+    }
+
+    /// Writes the blob to `path`; how many bytes it has.
+    pub(crate) async fn fetch(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
+        let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
+        timeout(TRANSFER_TIMEOUT, self.receive(digest, path)).await.map_err(too_slow)?
+    }
+
+    async fn receive(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
+        let request = v1::FetchRequest { digest: digest.as_bytes().to_vec() };
+        let reply = self.inner.clone().fetch(bounded(request, TRANSFER_TIMEOUT)).await;
+        let mut chunks = reply.map_err(Refusal::from)?.into_inner();
+        let mut file = File::create(path).await.map_err(file_error("create", path))?;
+        let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
+        while let Some(v1::BlobChunk { data }) = chunks.message().await.map_err(Refusal::from)? {
+            hasher.update(&data);
+            bytes += data.len() as u64;
+            file.write_all(&data).await.map_err(file_error("write", path))?;
+        }
+        file.flush().await.map_err(file_error("write", path))?;
+        let found = Digest::from(hasher.finalize());
+        if found == digest {
+            Ok(bytes)
+        } else {
+            Err(TransferError::OtherBytes { expected: digest, found: found.to_string() })
+        }
+    }
+}
+
+/// Reads `path` into the channel, until its end or until nobody listens.
+async fn feed(path: &Path, chunks: mpsc::Sender<v1::BlobChunk>) -> Result<(), TransferError> {
+    let mut file = File::open(path).await.map_err(file_error("open", path))?;
+    loop {
+        let mut data = Vec::with_capacity(CHUNK_BYTES);
+        let mut chunk = (&mut file).take(CHUNK_BYTES as u64);
+        let read = chunk.read_to_end(&mut data).await.map_err(file_error("read", path))?;
+        if read == 0 || chunks.send(v1::BlobChunk { data }).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// A request that tells the other side how long its answer is wanted.
+fn bounded<T>(message: T, limit: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(limit);
+    request
+}
+
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Refusal> {
+    match timeout(limit, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Refusal::new(
+            RefusalCode::TooSlow,
+            format!("the coordinator did not answer within {} s", limit.as_secs_f64()),
+        )),
+    }
+}

@@ -1,0 +1,130 @@
+//! One life of an executor: started, answering, of our build.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use orchestrator_proto::{
+    CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect_unix, v1,
+    v1::executor_client::ExecutorClient,
+};
+use orchestrator_types::SliceId;
+use tokio::{
+    process::Command,
+    time::{sleep, timeout},
+};
+use tonic::transport::Channel;
+
+use crate::{ExecutorError, death, process::Process};
+
+/// How long it may take until it answers; libtorch takes 0.3 s from a warm disk.
+const ANSWER: Duration = Duration::from_mins(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How to start the executor of one slice.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    pub(crate) slice: SliceId,
+    pub(crate) program: PathBuf,
+    pub(crate) socket: PathBuf,
+    pub(crate) blobs: PathBuf,
+    pub(crate) cache: PathBuf,
+    pub(crate) threads: u32,
+    pub(crate) build: String,
+}
+
+/// A running executor that has answered.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) process: Process,
+    pub(crate) client: ExecutorClient<Channel>,
+    pub(crate) libtorch: String,
+}
+
+impl Executor {
+    /// Starts it and waits for its first answer. Dropping the future kills it.
+    pub(crate) async fn start(recipe: &Recipe) -> Result<Self, ExecutorError> {
+        remove_socket(&recipe.socket);
+        let program = &recipe.program;
+        let mut process = Process::spawn(recipe.command(), recipe.slice.clone())
+            .map_err(|source| ExecutorError::Spawn { program: program.clone(), source })?;
+        let answer = timeout(ANSWER, first_answer(&mut process, recipe)).await;
+        let Ok(answer) = answer else {
+            process.kill().await;
+            let (program, last_words) = (program.clone(), process.last_words().await);
+            return Err(ExecutorError::Silent { program, waited: ANSWER, last_words });
+        };
+        let (client, description) = answer?;
+        if let Err(error) = recipe.check(&description) {
+            process.kill().await;
+            return Err(error);
+        }
+        tracing::info!(slice = %recipe.slice, pid = description.pid, "executor started");
+        Ok(Self { process, client, libtorch: description.libtorch })
+    }
+}
+
+impl Recipe {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--socket").arg(&self.socket);
+        command.arg("--blobs").arg(&self.blobs);
+        command.arg("--cache").arg(&self.cache);
+        command.arg("--threads").arg(self.threads.to_string());
+        command
+    }
+
+    fn check(&self, found: &v1::DescribeReply) -> Result<(), ExecutorError> {
+        let described = |build: &str, protocol| format!("build {build}, protocol {protocol}");
+        let expected = described(&self.build, PROTOCOL_VERSION);
+        let found = described(&found.build, found.protocol_version);
+        if found == expected {
+            Ok(())
+        } else {
+            Err(ExecutorError::OtherBuild { program: self.program.clone(), found, expected })
+        }
+    }
+}
+
+/// Removes the socket of an earlier life, which nobody listens on.
+pub(crate) fn remove_socket(socket: &Path) {
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(socket = %socket.display(), %error, "cannot remove a socket");
+        }
+        _ => {}
+    }
+}
+
+type Answer = (ExecutorClient<Channel>, v1::DescribeReply);
+
+async fn first_answer(process: &mut Process, recipe: &Recipe) -> Result<Answer, ExecutorError> {
+    loop {
+        if let Some(answer) = ask(&recipe.socket).await {
+            return Ok(answer);
+        }
+        if let Some(status) = process.ended() {
+            return Err(ExecutorError::Ended {
+                program: recipe.program.clone(),
+                how: death::how(status),
+                last_words: process.last_words().await,
+            });
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Asks whoever listens on the socket what it is. Any failure means: not yet.
+async fn ask(socket: &Path) -> Option<Answer> {
+    if !socket.exists() {
+        return None;
+    }
+    let channel = connect_unix(socket.to_owned()).await.ok()?;
+    let mut client = ExecutorClient::new(channel)
+        .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+        .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+    let answer = timeout(CONTROL_TIMEOUT, client.describe(v1::DescribeRequest {})).await;
+    Some((client, answer.ok()?.ok()?.into_inner()))
+}

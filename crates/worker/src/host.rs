@@ -1,0 +1,32 @@
+//! What the slices of one agent share.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::{Limits, blobs::Blobs, client::Client, scratch::Scratch};
+
+/// The agent as its slices see it.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) client: Client,
+    pub(crate) blobs: Arc<Blobs>,
+    pub(crate) limits: Limits,
+    /// Take no new unit. Cancelled before `stopping`.
+    pub(crate) draining: CancellationToken,
+    /// Leave the unit that you have.
+    pub(crate) stopping: CancellationToken,
+}
+
+impl Host {
+    pub(crate) fn new(coordinator: Channel, scratch: &Scratch, limits: Limits) -> Self {
+        Self {
+            client: Client::new(coordinator),
+            blobs: Arc::clone(scratch.blobs()),
+            limits,
+            draining: CancellationToken::new(),
+            stopping: CancellationToken::new(),
+        }
+    }
+}

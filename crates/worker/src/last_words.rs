@@ -1,0 +1,101 @@
+//! An executor's standard error: every line goes to the log, the last ones are kept for the
+//! message about its end.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use orchestrator_types::SliceId;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader},
+    time::timeout,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Lines kept.
+const LINES: usize = 20;
+/// A longer line is cut into several, so that memory stays bounded.
+const LINE_BYTES: u64 = 4096;
+/// A pipe is empty as soon as its last writer is dead; a grandchild could hold it open.
+const DRAIN: Duration = Duration::from_millis(500);
+
+type Kept = Arc<Mutex<VecDeque<String>>>;
+
+/// The reader of one executor's standard error. Its task ends when the pipe does; dropping this
+/// ends it too.
+#[derive(Debug)]
+pub(crate) struct LastWords {
+    kept: Kept,
+    reader: AbortOnDropHandle<()>,
+}
+
+impl LastWords {
+    pub(crate) fn of(slice: SliceId, stderr: impl AsyncRead + Unpin + Send + 'static) -> Self {
+        let kept = Kept::default();
+        let reader = tokio::spawn(read(slice, stderr, Arc::clone(&kept)));
+        Self { kept, reader: AbortOnDropHandle::new(reader) }
+    }
+
+    /// The last lines of a process that has ended, to be put after a message: empty, or a colon
+    /// and the lines.
+    pub(crate) async fn told(&mut self) -> String {
+        if !self.reader.is_finished() {
+            // Late lines are missing from the message, and nothing worse.
+            drop(timeout(DRAIN, &mut self.reader).await);
+        }
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines: Vec<&str> = kept.iter().map(String::as_str).collect();
+        if lines.is_empty() { String::new() } else { format!("; it wrote:\n{}", lines.join("\n")) }
+    }
+}
+
+async fn read(slice: SliceId, stderr: impl AsyncRead + Unpin, kept: Kept) {
+    let mut stderr = BufReader::new(stderr);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        match (&mut stderr).take(LINE_BYTES).read_until(b'\n', &mut bytes).await {
+            Ok(0) => return,
+            Ok(_) => {
+                let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+                tracing::info!(%slice, "executor: {line}");
+                keep(&kept, line);
+            }
+            Err(error) => {
+                tracing::warn!(%slice, %error, "cannot read the executor's standard error");
+                return;
+            }
+        }
+    }
+}
+
+fn keep(kept: &Kept, line: String) {
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.len() == LINES {
+        kept.pop_front();
+    }
+    kept.push_back(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_lines_are_kept_whatever_they_hold() {
+        let mut text: Vec<u8> = (0..50).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
+        text.extend([b'\xff'; 5000]);
+        let mut words = LastWords::of("n.0".parse().unwrap(), std::io::Cursor::new(text));
+        let told = words.told().await;
+        let lines: Vec<&str> = told.lines().collect();
+        assert_eq!((lines[0], lines[1], lines.len()), ("; it wrote:", "line 32", 21));
+        assert_eq!(lines[19].chars().count(), 4096, "an endless line is cut");
+    }
+
+    #[tokio::test]
+    async fn silence_adds_nothing_to_a_message() {
+        assert_eq!(LastWords::of("n.0".parse().unwrap(), tokio::io::empty()).told().await, "");
+    }
+}

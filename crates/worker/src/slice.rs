@@ -1,0 +1,116 @@
+//! One slice: takes a unit, has it computed, takes the next one.
+
+use std::sync::Arc;
+
+use orchestrator_proto::{Refusal, RefusalCode, domain::Assignment, v1};
+use orchestrator_types::{FailureClass, FencingToken, SliceId};
+use tokio::time::sleep;
+
+use crate::{
+    attempt::{Attempt, Unit},
+    backoff::Backoff,
+    failure::Failure,
+    host::Host,
+    retry::until_answered,
+    session::Session,
+    supervisor::Supervisor,
+};
+
+/// How long the coordinator may hold a request for a unit while there is none.
+const LEASE_WAIT_MS: u32 = 5_000;
+
+/// A slice with its executor.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    id: SliceId,
+    host: Arc<Host>,
+    supervisor: Supervisor,
+    backoff: Backoff,
+    /// Leases asked for and answered, over all sessions.
+    leases: u64,
+}
+
+impl Slice {
+    pub(crate) fn new(id: SliceId, host: Arc<Host>, supervisor: Supervisor) -> Self {
+        let backoff = Backoff::of(id.as_str());
+        Self { id, host, supervisor, backoff, leases: 0 }
+    }
+
+    /// Works until the session is over or the agent drains, and gives the slice back: the executor
+    /// outlives the session. Dropping the future kills the executor.
+    pub(crate) async fn serve(mut self, session: Arc<Session>) -> Self {
+        let host = Arc::clone(&self.host);
+        loop {
+            let leased = tokio::select! {
+                biased;
+                () = host.draining.cancelled() => break,
+                () = session.over() => break,
+                leased = self.next(&session) => leased,
+            };
+            match leased {
+                Ok(assignment) => self.attempt(&session, assignment).await,
+                Err(refusal) => {
+                    // Nothing but the end of the session should make a lease fail for good. If
+                    // anything else does, registering again brings it to light.
+                    tracing::warn!(slice = %self.id, %refusal, "no lease: the session is over");
+                    session.end();
+                }
+            }
+        }
+        self
+    }
+
+    /// The next unit. A dropped request may have been granted: the unit comes back to the
+    /// coordinator with the end of the session.
+    async fn next(&mut self, session: &Session) -> Result<v1::Assignment, Refusal> {
+        loop {
+            self.supervisor.up().await;
+            let request = v1::LeaseRequest {
+                session: session.id(),
+                slice: self.id.to_string(),
+                request_id: format!("{}-{}", self.id, self.leases),
+                wait_ms: LEASE_WAIT_MS,
+            };
+            let client = &self.host.client;
+            let call = || client.lease(request.clone());
+            let reply = match until_answered(&mut self.backoff, "lease", call).await {
+                Ok(reply) => reply,
+                Err(refusal) => {
+                    // A coordinator that takes every session and refuses every lease is not to be
+                    // hammered.
+                    sleep(self.backoff.after_failure()).await;
+                    return Err(refusal);
+                }
+            };
+            self.leases += 1;
+            if let Some(assignment) = reply.assignment {
+                return Ok(assignment);
+            }
+        }
+    }
+
+    async fn attempt(&mut self, session: &Arc<Session>, assignment: v1::Assignment) {
+        let token = FencingToken(assignment.token);
+        let unit = Unit { run: assignment.run.clone(), number: assignment.unit, token };
+        let attempt = Attempt {
+            unit,
+            host: &self.host,
+            running: session.begin(token),
+            supervisor: &mut self.supervisor,
+            backoff: &mut self.backoff,
+        };
+        match Assignment::try_from(assignment) {
+            Ok(assignment) => attempt.run(&self.id, assignment).await,
+            Err(error) => {
+                let refusal = Refusal::new(RefusalCode::Invalid, error.to_string());
+                let message = format!("the worker does not understand its unit: {refusal}");
+                attempt.fail(Failure::new(FailureClass::Internal, message)).await;
+            }
+        }
+    }
+
+    /// Ends the executor; returns when it is reaped.
+    pub(crate) async fn stop(self) {
+        self.supervisor.stop().await;
+    }
+}

@@ -1,0 +1,220 @@
+//! Attempts: from lease to commit, and every way in which they end otherwise.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use orchestrator_proto::v1::FailureClass;
+use orchestrator_types::Digest;
+
+use crate::{
+    executor::{ABORTS, FAILS, HANGS, IS_KILLED, MUMBLES, output},
+    trials,
+    workplace::{Workplace, is_gone, until},
+};
+
+trials![
+    units_are_computed_staged_and_committed,
+    inputs_are_fetched_and_kept,
+    damaged_inputs_fail_the_unit,
+    missing_inputs_fail_the_unit,
+    lost_answers_change_nothing,
+    the_executors_own_failure_is_passed_on,
+    a_dead_executor_fails_its_unit_and_the_next_one_works,
+    an_executor_killed_from_outside_points_at_memory,
+    a_killed_executor_points_at_memory,
+    an_executor_without_an_answer_is_replaced,
+    a_silent_executor_is_killed,
+    an_executor_that_dies_idle_costs_no_attempt,
+    a_revoked_attempt_stops_and_says_nothing,
+];
+
+async fn units_are_computed_staged_and_committed() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(2).await;
+    for unit in 0..8 {
+        workplace.hand_out(unit);
+    }
+    for unit in 0..8 {
+        assert_eq!(workplace.committed(unit).await, output(unit));
+    }
+    agent.shutdown().await;
+    assert_eq!(workplace.coordinator.notes().committed.len(), 8);
+}
+
+async fn inputs_are_fetched_and_kept() {
+    let workplace = Workplace::new().await;
+    let elsewhere = b"rows of another node".to_vec();
+    let fetched = Digest::of(&elsewhere);
+    workplace.coordinator.change(|notes| notes.blobs.insert(fetched, elsewhere.clone()));
+    let agent = workplace.agent(1).await;
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    let inputs = [fetched, Digest::of(&output(1))];
+    workplace.hand_out_ranking(2, &inputs);
+    let expected = [elsewhere, output(1)].concat();
+    assert_eq!(workplace.committed(2).await, expected);
+    // Both inputs are on this node now: the coordinator could have lost them.
+    workplace.coordinator.change(|notes| inputs.map(|digest| notes.blobs.remove(&digest)));
+    workplace.hand_out_ranking(3, &inputs);
+    assert_eq!(workplace.committed(3).await, expected);
+    agent.shutdown().await;
+}
+
+async fn damaged_inputs_fail_the_unit() {
+    let workplace = Workplace::new().await;
+    let digest = Digest::of(b"rows");
+    workplace.coordinator.change(|notes| {
+        notes.damages_blobs = true;
+        notes.blobs.insert(digest, b"rows".to_vec());
+    });
+    let agent = workplace.agent(1).await;
+    workplace.hand_out_ranking(1, &[digest]);
+    let (class, message) = workplace.failed(1).await;
+    assert_eq!(class, FailureClass::Infrastructure);
+    let found = Digest::of(b"rows\0");
+    let expected =
+        format!("input blob {digest} cannot be fetched: blob {digest} arrived with digest {found}");
+    assert_eq!(message, expected);
+    let left = std::fs::read_dir(workplace.scratch().join("blobs")).unwrap().count();
+    assert_eq!(left, 0, "nothing of it stays on the disk");
+    agent.shutdown().await;
+}
+
+async fn missing_inputs_fail_the_unit() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    let digest = Digest::of(b"rows");
+    workplace.hand_out_ranking(1, &[digest]);
+    let (class, message) = workplace.failed(1).await;
+    assert_eq!(class, FailureClass::Infrastructure);
+    let expected = format!("input blob {digest} cannot be fetched: there is no such blob");
+    assert_eq!(message, expected);
+    agent.shutdown().await;
+}
+
+async fn lost_answers_change_nothing() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    for unit in 0..6 {
+        workplace.coordinator.change(|notes| notes.lost_answers = 3);
+        workplace.hand_out(unit);
+        workplace.committed(unit).await;
+    }
+    agent.shutdown().await;
+    let notes = workplace.coordinator.notes();
+    let units: Vec<u32> = notes.committed.iter().map(|commit| commit.unit).collect();
+    assert_eq!(units, [0, 1, 2, 3, 4, 5], "every unit once");
+    assert_eq!(notes.registered.len(), 1, "the session was never given up");
+}
+
+async fn the_executors_own_failure_is_passed_on() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    workplace.hand_out(FAILS);
+    let failure = (FailureClass::Invalid, "the picture is no picture".to_owned());
+    assert_eq!(workplace.failed(FAILS).await, failure);
+    agent.shutdown().await;
+}
+
+async fn a_dead_executor_fails_its_unit_and_the_next_one_works() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    let before = workplace.executors();
+    workplace.hand_out(ABORTS);
+    let (class, message) = workplace.failed(ABORTS).await;
+    assert_eq!(class, FailureClass::Crash);
+    assert_eq!(
+        message,
+        "the executor was ended by signal 6 (SIGABRT); it wrote:\n\
+         terminate called after throwing an instance of 'c10::Error'"
+    );
+    workplace.hand_out(1);
+    assert_eq!(workplace.committed(1).await, output(1));
+    let after = workplace.executors();
+    assert!(is_gone(before[0]) && after.len() == 1 && before != after);
+    agent.shutdown().await;
+}
+
+const KILLED: &str = "the executor was ended by signal 9 (SIGKILL); usually this is the kernel's \
+                      out-of-memory killer: give the slice more memory or a smaller batch";
+
+async fn an_executor_killed_from_outside_points_at_memory() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    workplace.hand_out(HANGS);
+    workplace.computing(HANGS).await;
+    kill(Pid::from_raw(workplace.executors()[0]), Signal::SIGKILL).unwrap();
+    let failure = (FailureClass::Resource, KILLED.to_owned());
+    assert_eq!(workplace.failed(HANGS).await, failure);
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    agent.shutdown().await;
+}
+
+async fn a_killed_executor_points_at_memory() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    workplace.hand_out(IS_KILLED);
+    let failure = (FailureClass::Resource, KILLED.to_owned());
+    assert_eq!(workplace.failed(IS_KILLED).await, failure);
+    agent.shutdown().await;
+}
+
+async fn an_executor_without_an_answer_is_replaced() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    let before = workplace.executors();
+    workplace.hand_out(MUMBLES);
+    let (class, message) = workplace.failed(MUMBLES).await;
+    assert_eq!(class, FailureClass::Crash);
+    assert_eq!(message, "the executor was killed: it ended its report without a result");
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    assert!(is_gone(before[0]));
+    agent.shutdown().await;
+}
+
+async fn a_silent_executor_is_killed() {
+    let workplace = Workplace::new().await;
+    let mut config = workplace.config(1);
+    config.limits.silence = std::time::Duration::from_millis(500);
+    let agent = orchestrator_worker::Agent::start(config).await.unwrap();
+    let before = workplace.executors();
+    workplace.hand_out(HANGS);
+    let (class, message) = workplace.failed(HANGS).await;
+    assert_eq!(class, FailureClass::Crash);
+    assert_eq!(message, "the executor was killed: it said nothing for 0.5 s");
+    assert!(is_gone(before[0]));
+    agent.shutdown().await;
+}
+
+async fn an_executor_that_dies_idle_costs_no_attempt() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    let before = workplace.executors();
+    kill(Pid::from_raw(before[0]), Signal::SIGKILL).unwrap();
+    until("its end", || workplace.executors().is_empty()).await;
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    agent.shutdown().await;
+    assert!(workplace.coordinator.notes().failed.is_empty());
+}
+
+async fn a_revoked_attempt_stops_and_says_nothing() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(1).await;
+    let before = workplace.executors();
+    workplace.hand_out(HANGS);
+    workplace.computing(HANGS).await;
+    workplace.coordinator.change(|notes| notes.revoked = vec![HANGS.into()]);
+    until("the executor to stop", || workplace.cache().join("stopped").exists()).await;
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    assert_eq!(workplace.executors(), before, "the executor goes on");
+    let coordinator = &workplace.coordinator;
+    coordinator.until("heartbeats without it", |notes| notes.progress.is_empty()).await;
+    agent.shutdown().await;
+    let notes = coordinator.notes();
+    assert!(notes.failed.is_empty() && notes.committed.len() == 1);
+}

@@ -1,0 +1,297 @@
+//! The coordinator that the tests use: hands out a list of units and notes what comes back.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use orchestrator_proto::{
+    Refusal, RefusalCode, server,
+    v1::{
+        self,
+        coordinator_server::{Coordinator, CoordinatorServer},
+    },
+};
+use orchestrator_types::Digest;
+use tokio::{net::TcpListener, sync::Notify, time::timeout};
+use tokio_stream::{
+    StreamExt as _,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Everything in a test happens within this, or never.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was asked and answered so far, and what to answer next.
+#[derive(Default)]
+pub(crate) struct Notes {
+    pub(crate) units: VecDeque<v1::Assignment>,
+    pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
+    pub(crate) registered: Vec<v1::RegisterRequest>,
+    /// The session that counts; any other is over.
+    pub(crate) session: String,
+    pub(crate) leased: BTreeMap<(String, String), v1::Assignment>,
+    pub(crate) progress: Vec<v1::AttemptProgress>,
+    pub(crate) revoked: Vec<u64>,
+    pub(crate) committed: Vec<v1::CommitRequest>,
+    pub(crate) failed: Vec<v1::FailRequest>,
+    /// So many answers are lost after the deed was done.
+    pub(crate) lost_answers: u32,
+    /// Registration is refused with this.
+    pub(crate) refuses: Option<Refusal>,
+    /// Fetched bytes arrive changed.
+    pub(crate) damages_blobs: bool,
+}
+
+#[derive(Clone, Default)]
+struct Desk {
+    notes: Arc<Mutex<Notes>>,
+    changed: Arc<Notify>,
+}
+
+/// A coordinator that listens until it is dropped.
+pub(crate) struct StandIn {
+    desk: Desk,
+    address: SocketAddr,
+    serving: Option<AbortOnDropHandle<()>>,
+}
+
+impl StandIn {
+    pub(crate) async fn start() -> Self {
+        let mut stand_in =
+            Self { desk: Desk::default(), address: "127.0.0.1:0".parse().unwrap(), serving: None };
+        stand_in.listen().await;
+        stand_in
+    }
+
+    /// Listens (again), at the same address as before.
+    pub(crate) async fn listen(&mut self) {
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        let service = CoordinatorServer::new(self.desk.clone());
+        let incoming = TcpListenerStream::new(listener);
+        let serving = server().add_service(service).serve_with_incoming(incoming);
+        let task = tokio::spawn(async move { serving.await.unwrap() });
+        self.serving = Some(AbortOnDropHandle::new(task));
+    }
+
+    /// Goes away with all that it knew of sessions.
+    pub(crate) fn crash(&mut self) {
+        self.serving = None;
+        self.notes().session.clear();
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.desk.notes.lock().unwrap()
+    }
+
+    /// Changes what is answered, and wakes those who wait.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Notes) -> T) -> T {
+        self.desk.change(change)
+    }
+
+    /// Waits until the notes say so.
+    pub(crate) async fn until(&self, what: &str, holds: impl FnMut(&mut Notes) -> bool) {
+        let held = timeout(PATIENCE, self.desk.until(holds)).await;
+        assert!(held.is_ok(), "still waiting for {what}");
+    }
+}
+
+impl Desk {
+    fn change<T>(&self, change: impl FnOnce(&mut Notes) -> T) -> T {
+        let value = change(&mut self.notes.lock().unwrap());
+        self.changed.notify_waiters();
+        value
+    }
+
+    async fn until(&self, mut holds: impl FnMut(&mut Notes) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if holds(&mut self.notes.lock().unwrap()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Does something in a session that counts, and perhaps loses the answer.
+    fn answer<T>(
+        &self,
+        session: &str,
+        act: impl FnOnce(&mut Notes) -> T,
+    ) -> Result<Response<T>, Status> {
+        self.change(|notes| {
+            if notes.session != session {
+                return Err(Refusal::new(RefusalCode::Stale, "this session is over").into());
+            }
+            let value = act(notes);
+            if notes.lost_answers > 0 {
+                notes.lost_answers -= 1;
+                return Err(Status::unavailable("the connection broke"));
+            }
+            Ok(Response::new(value))
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Coordinator for Desk {
+    async fn register(
+        &self,
+        request: Request<v1::RegisterRequest>,
+    ) -> Result<Response<v1::RegisterReply>, Status> {
+        self.change(|notes| {
+            if let Some(refusal) = &notes.refuses {
+                return Err(refusal.clone().into());
+            }
+            notes.registered.push(request.into_inner());
+            notes.session = format!("session-{}", notes.registered.len());
+            let session = notes.session.clone();
+            let reply = v1::RegisterReply { session, epoch: 1, heartbeat_ms: 50, lease_ms: 5000 };
+            Ok(Response::new(reply))
+        })
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatReply>, Status> {
+        let v1::HeartbeatRequest { session, attempts } = request.into_inner();
+        self.answer(&session, |notes| {
+            notes.progress = attempts;
+            v1::HeartbeatReply { revoked: notes.revoked.clone() }
+        })
+    }
+
+    async fn lease(
+        &self,
+        request: Request<v1::LeaseRequest>,
+    ) -> Result<Response<v1::LeaseReply>, Status> {
+        let v1::LeaseRequest { session, request_id, wait_ms, .. } = request.into_inner();
+        let key = (session.clone(), request_id);
+        let ready = self.until(|notes| {
+            let known = notes.leased.contains_key(&key);
+            known || notes.session != session || !notes.units.is_empty()
+        });
+        drop(timeout(Duration::from_millis(wait_ms.into()), ready).await);
+        self.answer(&session, |notes| {
+            if !notes.leased.contains_key(&key)
+                && let Some(unit) = notes.units.pop_front()
+            {
+                notes.leased.insert(key.clone(), unit);
+            }
+            v1::LeaseReply { assignment: notes.leased.get(&key).cloned() }
+        })
+    }
+
+    async fn stage(
+        &self,
+        request: Request<Streaming<v1::BlobChunk>>,
+    ) -> Result<Response<v1::StageReply>, Status> {
+        let (mut chunks, mut bytes) = (request.into_inner(), Vec::new());
+        while let Some(chunk) = chunks.next().await {
+            bytes.extend(chunk?.data);
+        }
+        let (digest, size_bytes) = (Digest::of(&bytes), bytes.len() as u64);
+        self.change(|notes| notes.blobs.insert(digest, bytes));
+        Ok(Response::new(v1::StageReply { digest: digest.as_bytes().to_vec(), size_bytes }))
+    }
+
+    async fn commit(
+        &self,
+        request: Request<v1::CommitRequest>,
+    ) -> Result<Response<v1::CommitReply>, Status> {
+        let request = request.into_inner();
+        let session = request.session.clone();
+        self.answer(&session, |notes| {
+            let known = notes.committed.iter().any(|commit| commit.token == request.token);
+            let outcome = if known {
+                v1::CommitOutcome::AlreadyCommitted
+            } else {
+                notes.committed.push(request);
+                v1::CommitOutcome::Committed
+            };
+            v1::CommitReply { outcome: outcome.into() }
+        })
+    }
+
+    async fn fail(
+        &self,
+        request: Request<v1::FailRequest>,
+    ) -> Result<Response<v1::FailReply>, Status> {
+        let request = request.into_inner();
+        let session = request.session.clone();
+        self.answer(&session, |notes| {
+            notes.failed.push(request);
+            v1::FailReply {}
+        })
+    }
+
+    type FetchStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::BlobChunk, Status>>>;
+
+    async fn fetch(
+        &self,
+        request: Request<v1::FetchRequest>,
+    ) -> Result<Response<Self::FetchStream>, Status> {
+        let digest = Digest::try_from(request.into_inner().digest.as_slice()).unwrap();
+        let notes = self.notes.lock().unwrap();
+        let missing = || Refusal::new(RefusalCode::NotFound, "there is no such blob");
+        let mut bytes = notes.blobs.get(&digest).ok_or_else(missing)?.clone();
+        if notes.damages_blobs {
+            bytes.push(0);
+        }
+        let chunks: Vec<_> =
+            bytes.chunks(5).map(|data| Ok(v1::BlobChunk { data: data.to_vec() })).collect();
+        Ok(Response::new(tokio_stream::iter(chunks)))
+    }
+
+    // What clients call; no agent does.
+
+    type WatchStream = ReceiverStream<Result<v1::RunEvent, Status>>;
+    type ResultsStream = ReceiverStream<Result<v1::FileChunk, Status>>;
+
+    async fn submit(
+        &self,
+        _: Request<v1::SubmitRequest>,
+    ) -> Result<Response<v1::SubmitReply>, Status> {
+        Err(Status::unimplemented("submit"))
+    }
+
+    async fn watch(
+        &self,
+        _: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("watch"))
+    }
+
+    async fn resume(
+        &self,
+        _: Request<v1::ResumeRequest>,
+    ) -> Result<Response<v1::ResumeReply>, Status> {
+        Err(Status::unimplemented("resume"))
+    }
+
+    async fn cancel(
+        &self,
+        _: Request<v1::CancelRequest>,
+    ) -> Result<Response<v1::CancelReply>, Status> {
+        Err(Status::unimplemented("cancel"))
+    }
+
+    async fn results(
+        &self,
+        _: Request<v1::ResultsRequest>,
+    ) -> Result<Response<Self::ResultsStream>, Status> {
+        Err(Status::unimplemented("results"))
+    }
+}
