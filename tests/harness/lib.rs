@@ -23,7 +23,6 @@ pub fn data() -> PathBuf {
 }
 
 /// A binary of the product: where the variable says, else beside the running test.
-#[expect(clippy::disallowed_methods, reason = "a test is an edge")]
 fn binary(variable: &str, name: &str) -> PathBuf {
     let beside = || {
         let test = env::current_exe().unwrap();

@@ -1,7 +1,5 @@
 //! `orchestrator check`.
 
-use orchestrator_types::ByteCount;
-
 use crate::{
     args, evaluation,
     exit::{Exit, Failure},
@@ -25,14 +23,14 @@ pub(crate) fn check(arguments: &args::Check) -> Result<Exit, Failure> {
     }
     for (name, facts) in &checked.facts.datasets {
         let Ok(facts) = facts else { continue };
-        let mut line = format!("dataset {name}: {} images", grouped(facts.samples.into()));
+        let mut parts = vec![format!("{} images", grouped(facts.samples.into()))];
         if facts.labelled {
-            line += &format!(", {} classes, {} templates", facts.classes, facts.templates);
+            parts.push(format!("{} classes, {} templates", facts.classes, facts.templates));
         }
         if facts.captions_all > 0 {
-            line += &format!(", {} captions", grouped(facts.captions_all.into()));
+            parts.push(format!("{} captions", grouped(facts.captions_all.into())));
         }
-        print_line(&line)?;
+        print_line(&format!("dataset {name}: {}", parts.join(", ")))?;
     }
     let trials = checked.evaluation.trials().len();
     let tasks = checked.evaluation.tasks.len();

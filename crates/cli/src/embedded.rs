@@ -9,7 +9,7 @@ use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
 use orchestrator_plan::Inventory;
 use orchestrator_proto::v1::coordinator_client::CoordinatorClient;
 use orchestrator_types::NodeName;
-use orchestrator_worker::{Agent, Config as AgentConfig};
+use orchestrator_worker::{Agent, Config as AgentConfig, Limits};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -52,7 +52,7 @@ impl Embedded {
             scratch: scratch.path().to_owned(),
             cache,
             build: orchestrator_proto::BUILD.to_owned(),
-            ..AgentConfig::default()
+            limits: Limits::default(),
         };
         let agent = match Agent::start(config).await {
             Ok(agent) => agent,
@@ -73,6 +73,14 @@ impl Embedded {
         self.client.clone()
     }
 
+    /// Resolves if the worker gives up, with the reason. Nothing would go on then.
+    pub(crate) async fn worker_lost(&mut self) -> anyhow::Error {
+        match self.agent.ended().await {
+            Ok(()) => anyhow!("the worker ended before the run did"),
+            Err(error) => anyhow::Error::new(error).context("the worker gave up"),
+        }
+    }
+
     /// Stops everything and waits for every child process to be gone.
     pub(crate) async fn stop(self) {
         self.agent.shutdown().await;
@@ -86,7 +94,6 @@ fn node_of(inventory: &Inventory) -> anyhow::Result<NodeName> {
     Ok(first.node.clone())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the edge reads the environment, nobody below does")]
 fn executor_variable() -> Option<PathBuf> {
     env::var_os("ORCHESTRATOR_EXECUTOR").map(PathBuf::from)
 }

@@ -56,7 +56,7 @@ fn available(meminfo: &str) -> Option<ByteCount> {
 /// The smallest memory limit on the way from this process's cgroup to the root (version 2), or the
 /// memory controller's limit (version 1).
 fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<ByteCount> {
-    let mut limits = Vec::new();
+    let mut limits: Vec<u64> = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) =
@@ -74,7 +74,8 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
         let own = Path::new(mount).join(path.trim_start_matches('/'));
         let folders = own.ancestors().take_while(|folder| folder.starts_with(mount));
         // "max" is no number, and no limit.
-        limits.extend(folders.filter_map(|folder| read(&folder.join(file))?.trim().parse().ok()));
+        let limit = |folder: &Path| read(&folder.join(file))?.trim().parse::<u64>().ok();
+        limits.extend(folders.filter_map(limit));
     }
     limits.into_iter().min().map(ByteCount::bytes)
 }

@@ -63,7 +63,6 @@ fn run(verb: Verb) -> Result<Exit, Failure> {
 }
 
 /// Prints to stdout. A reader that has gone away (`| head`) is not an error.
-#[expect(clippy::print_stdout, reason = "this is the data that the user asked for")]
 fn print_line(text: &str) -> Result<Exit, Failure> {
     use std::io::Write as _;
     match writeln!(std::io::stdout(), "{text}") {

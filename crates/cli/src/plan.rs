@@ -73,7 +73,7 @@ fn render(plan: &Plan) -> String {
 
 fn placement_table(placement: &[Placement]) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_header([
         "slice",
         "device",

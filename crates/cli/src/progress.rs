@@ -84,8 +84,7 @@ fn bar(component: Component, total: u64) -> ProgressBar {
     );
     let style = ProgressStyle::with_template(&template).expect("the template is well-formed");
     let rate = |state: &indicatif::ProgressState, out: &mut dyn std::fmt::Write| {
-        // A formatter of the bar has nowhere to report to.
-        drop(write!(out, "{:.0}/s", state.per_sec()));
+        write!(out, "{:.0}/s", state.per_sec()).expect("a bar is written into a string");
     };
     ProgressBar::new(total)
         .with_style(style.with_key("per_sec", rate))

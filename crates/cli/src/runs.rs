@@ -5,7 +5,7 @@ use std::{fs, io};
 use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
 use jiff::{Timestamp, tz::TimeZone};
-use orchestrator_report::Report;
+use orchestrator_report::{json, text};
 use serde::Serialize;
 
 use crate::{
@@ -26,27 +26,28 @@ struct RunLine {
 }
 
 impl RunLine {
-    fn of(stored: &Stored) -> Self {
+    fn of(stored: &Stored) -> anyhow::Result<Self> {
         let summary = &stored.summary;
-        Self {
+        Ok(Self {
             run: summary.id.to_string(),
             name: summary.name.clone(),
-            state: stored.state_word(),
+            state: stored.state_word()?,
             submitted: moment(summary.created_unix_ms),
             units: summary.units,
             committed: summary.committed,
-        }
+        })
     }
 }
 
 /// Local date and time, to the second.
 pub(crate) fn moment(unix_ms: i64) -> String {
     let Ok(time) = Timestamp::from_millisecond(unix_ms) else { return unix_ms.to_string() };
-    time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+    time.to_zoned_datetime(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
 }
 
 pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
-    let runs: Vec<RunLine> = State::of_user()?.runs()?.iter().map(RunLine::of).collect();
+    let stored = State::of_user()?.runs()?;
+    let runs = stored.iter().map(RunLine::of).collect::<anyhow::Result<Vec<_>>>()?;
     if arguments.json {
         let document = serde_json::json!({"schema": "orchestrator.runs/1", "runs": runs});
         return print_line(&format!("{document:#}"));
@@ -56,7 +57,7 @@ pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
         return Ok(Exit::Complete);
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table.set_header(["run", "name", "state", "submitted", "units"]);
     for run in runs {
         let units = format!("{}/{}", run.committed, run.units);
@@ -68,19 +69,18 @@ pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
 pub(crate) fn report(arguments: &args::Report) -> Result<Exit, Failure> {
     let state = State::of_user()?;
     let stored = state.find(&arguments.run)?;
-    let run = &stored.summary.id;
+    let (run, word) = (&stored.summary.id, stored.state_word()?);
     let file = orchestrator_coordinator::run_folder(&state.of_run(run), run).join("report.json");
-    let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
+    let document = fs::read_to_string(&file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!(
-            "run {run} is {} and has no report yet; `orchestrator resume {run}` goes on with it",
-            stored.state_word()
+            "run {run} is {word} and has no report yet; `orchestrator resume {run}` goes on with it"
         ),
         _ => anyhow::Error::new(error).context(format!("failed to read {}", file.display())),
     })?;
     if arguments.json {
-        return print_line(text.trim_end());
+        return print_line(document.trim_end());
     }
-    let report: Report = serde_json::from_str(&text)
+    let report = json::read(&document)
         .with_context(|| format!("{} is no report of this version", file.display()))?;
-    print_line(&orchestrator_report::text::render(&report))
+    print_line(text::render(&report).trim_end())
 }

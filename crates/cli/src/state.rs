@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use orchestrator_coordinator::{Reader, RunSummary};
+use orchestrator_coordinator::{Reader, RunSummary, StoreError};
+use orchestrator_run::RunState;
 use orchestrator_types::RunId;
 
 use crate::exit::{Exit, Failure};
@@ -83,7 +84,7 @@ impl State {
     fn open(&self, run: &RunId) -> anyhow::Result<Option<Stored>> {
         let folder = self.of_run(run);
         let reader = match Reader::open(&folder) {
-            Err(orchestrator_coordinator::StoreError::Missing { .. }) => return Ok(None),
+            Err(StoreError::Missing { .. }) => return Ok(None),
             reader => reader.with_context(|| format!("failed to open {}", folder.display()))?,
         };
         let summary = reader.run(run).context("failed to read the run")?;
@@ -92,12 +93,22 @@ impl State {
 }
 
 impl Stored {
-    /// Where the run stands, in one word. A run that is running without a process was interrupted.
-    pub(crate) fn state_word(&self) -> &'static str {
-        match self.summary.state {
-            orchestrator_run::RunState::Running if !self.reader.is_live() => "interrupted",
+    /// Where the run stands, in one word. A run that is running without a process was interrupted,
+    /// and one that set samples aside is not complete.
+    pub(crate) fn state_word(&self) -> anyhow::Result<&'static str> {
+        let summary = &self.summary;
+        Ok(match summary.state {
+            RunState::Running if !self.reader.is_live() => "interrupted",
+            RunState::Complete if self.has_quarantined()? => RunState::Incomplete.name(),
             state => state.name(),
-        }
+        })
+    }
+
+    fn has_quarantined(&self) -> anyhow::Result<bool> {
+        let units =
+            self.reader.units(&self.summary.id).context("failed to read the run's units")?;
+        let mut results = units.iter().filter_map(|unit| unit.result.as_ref());
+        Ok(results.any(|result| !result.quarantined.is_empty()))
     }
 }
 
@@ -106,7 +117,6 @@ pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     Ok(base_folder("XDG_CACHE_HOME", ".cache")?.join("orchestrator"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "the edge reads the environment, nobody below does")]
 fn base_folder(variable: &str, below_home: &str) -> anyhow::Result<PathBuf> {
     // The base directory specification ignores relative values.
     if let Some(folder) = env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())

@@ -8,7 +8,7 @@ use orchestrator_proto::{
     Refusal, RefusalCode,
     v1::{ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient},
 };
-use orchestrator_report::Report;
+use orchestrator_report::{Report, json, text};
 use orchestrator_run::RunState;
 use orchestrator_types::RunId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -98,14 +98,15 @@ impl<'a> Session<'a> {
         runtime.block_on(async {
             let mut stop = Interrupt::new()?;
             eprintln!("no coordinator is set: running embedded on {}", describe(&self.inventory));
-            let embedded = tokio::select! {
+            let mut embedded = tokio::select! {
                 started = Embedded::start(self.state.clone(), self.inventory.clone()) => started?,
                 () = stop.asked() => return Ok(Exit::Cancelled),
             };
             let mut client = embedded.client();
             let outcome = tokio::select! {
                 outcome = self.drive(&mut client, begin) => outcome,
-                () = stop.asked() => self.interrupted(),
+                error = embedded.worker_lost() => Err(error.into()),
+                () = stop.asked() => Ok(self.interrupted()),
             };
             // A second Ctrl-C does not wait; the executors end with their pipes.
             tokio::select! {
@@ -121,20 +122,26 @@ impl<'a> Session<'a> {
         client: &mut CoordinatorClient<Channel>,
         begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
     ) -> Result<Exit, Failure> {
-        let begun = begin(client).await.map_err(refused)?;
-        eprintln!("{begun}");
+        let announced = begin(client).await.map_err(refused)?;
+        eprintln!("{announced}");
         let end = follow::follow(client, &self.run, 0).await?;
         let folder = folder::fetch(client, &self.run, &self.output.output).await?;
-        let report = fs::read_to_string(folder.join("report.json"))
+        let text = fs::read_to_string(folder.join("report.json"))
             .with_context(|| format!("failed to read the report in {}", folder.display()))?;
-        self.print(&report, &folder.display().to_string())?;
-        Ok(exit_of(end))
+        let report = json::read(&text).context("failed to read the report")?;
+        self.print(&text, &report, &folder.display().to_string())?;
+        Ok(match end {
+            RunState::Cancelled => Exit::Cancelled,
+            // A run whose every unit is committed may still have set samples aside.
+            RunState::Complete if report.complete => Exit::Complete,
+            RunState::Complete | RunState::Incomplete | RunState::Running => Exit::Incomplete,
+        })
     }
 
-    fn print(&self, report: &str, folder: &str) -> Result<Exit, Failure> {
+    fn print(&self, text: &str, report: &Report, folder: &str) -> Result<Exit, Failure> {
         if self.output.json {
             let report: serde_json::Value =
-                serde_json::from_str(report).context("failed to read the report")?;
+                serde_json::from_str(text).context("failed to read the report")?;
             let document = serde_json::json!({
                 "schema": "orchestrator.submit/1",
                 "run": self.run,
@@ -143,23 +150,13 @@ impl<'a> Session<'a> {
             });
             return print_line(&format!("{document:#}"));
         }
-        let report: Report = serde_json::from_str(report).context("failed to read the report")?;
-        print_line(&orchestrator_report::text::render(&report))?;
+        print_line(text::render(report).trim_end())?;
         print_line(folder)
     }
 
-    fn interrupted(&self) -> Result<Exit, Failure> {
+    fn interrupted(&self) -> Exit {
         eprintln!("stopped; finished work is kept. Go on with: orchestrator resume {}", self.run);
-        Ok(Exit::Cancelled)
-    }
-}
-
-/// The exit code of a run that ended.
-const fn exit_of(state: RunState) -> Exit {
-    match state {
-        RunState::Complete => Exit::Complete,
-        RunState::Incomplete | RunState::Running => Exit::Incomplete,
-        RunState::Cancelled => Exit::Cancelled,
+        Exit::Cancelled
     }
 }
 
