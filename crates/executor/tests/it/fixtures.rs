@@ -95,14 +95,19 @@ pub(crate) async fn encode_texts(
     blobs
 }
 
-/// Encodes all images in shards.
-pub(crate) async fn encode_images(bench: &Bench, dataset: &DatasetSource) -> Vec<(Shard, Digest)> {
+/// Encodes all images in shards, the last one first.
+pub(crate) async fn encode_images(
+    bench: &Bench,
+    dataset: &DatasetSource,
+    batch: u32,
+) -> Vec<(Shard, Digest)> {
     let mut blobs = Vec::new();
-    for shard in shards(IMAGES, SHARD) {
-        let work = images(dataset, shard.start, shard.end);
+    for shard in shards(IMAGES, SHARD).collect::<Vec<_>>().into_iter().rev() {
+        let work = EncodeImages { batch, ..images(dataset, shard.start, shard.end) };
         let result = bench.execute(AssignedWork::EncodeImages(work)).await.unwrap();
         assert_eq!((result.rows, result.quarantined.len()), (u64::from(shard.len()), 0));
         blobs.push((shard, result.blob.digest));
     }
+    blobs.reverse();
     blobs
 }

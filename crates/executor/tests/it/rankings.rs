@@ -53,7 +53,7 @@ async fn slow_zero_shot_equals_the_reference() {
     let bench = Bench::start(2).await;
     let prompts = encode_texts(&bench, &fluent, TextSet::Prompts, 1).await;
     let started = Instant::now();
-    let images = encode_images(&bench, &fluent).await;
+    let images = encode_images(&bench, &fluent, 64).await;
     println!("{:.0} images/s", f64::from(IMAGES) / started.elapsed().as_secs_f64());
     check_embeddings(&bench, &images);
     let kind = TaskKind::ZeroShot { top_k: vec![1, 5] };
@@ -111,10 +111,20 @@ fn check_best_classes(manifest: &Manifest, lines: &[Value]) {
 }
 
 #[tokio::test]
+async fn slow_every_image_has_the_same_bits_for_any_threads_and_batch() {
+    let (fluent, _) = folder();
+    let expected = encode_images(&Bench::start(1).await, &fluent, 256).await;
+    for (threads, batch) in [(2, 7), (3, 1)] {
+        let images = encode_images(&Bench::start(threads).await, &fluent, batch).await;
+        assert_eq!(images, expected, "{threads} threads, batch {batch}");
+    }
+}
+
+#[tokio::test]
 async fn slow_retrieval_equals_the_reference() {
     let (fluent, _) = captions();
     let bench = Bench::start(2).await;
-    let images = encode_images(&bench, &fluent).await;
+    let images = encode_images(&bench, &fluent, 64).await;
     for (set, count, reference) in [
         (TextSet::FirstCaptions, IMAGES, "retrieval_name"),
         (TextSet::AllCaptions, 5 * IMAGES, "retrieval_5_captions"),
