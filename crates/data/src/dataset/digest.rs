@@ -1,4 +1,4 @@
-//! The identity of a dataset: what two machines compare to know that they see the same samples.
+//! The identity of a dataset: what two machines compare to know that they evaluate the same.
 //!
 //! Invariant: fields are length-prefixed, so that no two different contents give the same bytes.
 //! Sizes stand for contents: no picture is read.
@@ -9,11 +9,12 @@ use orchestrator_types::Digest;
 use super::Manifest;
 
 impl Manifest {
-    /// Digest of sample ids, file sizes, labels, class names and captions, in order. Prompt
-    /// templates and class labels are not part of it: they change texts, not samples.
+    /// Digest of everything that a result depends on: sample ids, file sizes, labels, class names
+    /// and captions in order, and [`Self::templates_digest`], because texts that change between
+    /// plan and execution make as wrong a figure as samples that do.
     pub fn digest(&self) -> Digest {
         let mut hasher = Hasher::new();
-        text(&mut hasher, "orchestrator dataset 1");
+        text(&mut hasher, "orchestrator dataset 2");
         count(&mut hasher, self.samples.len());
         for sample in &self.samples {
             text(&mut hasher, &sample.id.0);
@@ -25,6 +26,7 @@ impl Manifest {
         for captions in &self.captions {
             list(&mut hasher, captions.iter().map(String::as_str));
         }
+        hasher.update(self.templates_digest().as_bytes());
         hasher.finalize().into()
     }
 

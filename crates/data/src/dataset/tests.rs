@@ -213,15 +213,24 @@ fn many_problems_are_counted() {
 }
 
 #[test]
-fn the_digest_knows_samples_and_not_prompts() {
+fn the_digest_knows_samples_and_prompts() {
     let files = [("classes.json", TWO), ("pictures/cat/a.jpg", "1"), ("pictures/dog/b.jpg", "1")];
     let root = tree(&files);
-    let open = || Manifest::open(&folder(&root, true)).unwrap();
-    let before = open();
-    fs::write(root.path().join("classes.json"), TWO.replace("hound", "dog")).unwrap();
-    let relabelled = open();
-    assert_eq!(before.digest(), relabelled.digest());
-    assert_ne!(before.templates_digest(), relabelled.templates_digest());
-    fs::write(root.path().join("pictures/cat/a.jpg"), "12").unwrap();
-    assert_ne!(before.digest(), open().digest());
+    let with = |classes: &str, picture: &str| {
+        fs::write(root.path().join("classes.json"), classes).unwrap();
+        fs::write(root.path().join("pictures/cat/a.jpg"), picture).unwrap();
+        let manifest = Manifest::open(&folder(&root, true)).unwrap();
+        (manifest.digest(), manifest.templates_digest())
+    };
+    let before = with(TWO, "1");
+    assert_eq!(before, with(TWO, "1"));
+    for classes in [TWO.replace("hound", "dog"), TWO.replace("{}", "the {}")] {
+        assert_ne!(classes, TWO);
+        let after = with(&classes, "1");
+        assert_ne!(before.0, after.0, "{classes}");
+        assert_ne!(before.1, after.1, "{classes}");
+    }
+    let after = with(TWO, "12");
+    assert_ne!(before.0, after.0);
+    assert_eq!(before.1, after.1, "no sample decides a prompt");
 }
