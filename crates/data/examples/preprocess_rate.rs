@@ -94,7 +94,7 @@ fn rate(count: usize, time: Duration, mut one: impl FnMut(usize)) -> Result<f64,
         while spent < time {
             (0..count).for_each(&mut one);
             done += u32::try_from(count)?;
-            spent = processor_time()? - start;
+            spent = processor_time()?.saturating_sub(start);
         }
         best = best.max(f64::from(done) / spent.as_secs_f64());
     }

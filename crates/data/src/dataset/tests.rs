@@ -101,9 +101,10 @@ fn a_folder_without_a_class_list_names_its_classes_itself() {
     assert_eq!(manifest.samples()[2].bytes, ByteCount::bytes(2));
     let prompts = ["a photo of a none.", "a photo of a old dog.", "a photo of a tabby cat."];
     assert_eq!(manifest.prompts(), prompts);
-    let warnings: String =
-        manifest.warnings().iter().map(|warning| format!("{warning}\n")).collect();
-    insta::assert_snapshot!(warnings.replace(&format!("{}/", root.path().display()), ""));
+    let warnings: Vec<String> = manifest.warnings().iter().map(Warning::to_string).collect();
+    insta::assert_snapshot!(
+        warnings.join("\n").replace(&format!("{}/", root.path().display()), "")
+    );
 }
 
 #[test]
@@ -205,8 +206,7 @@ fn captions_may_lie_beside_the_pictures() {
 
 #[test]
 fn many_problems_are_counted() {
-    let lines: String = (0..50).map(|index| format!("line {index}\n")).collect();
-    let root = tree(&[("captions.jsonl", &lines)]);
+    let root = tree(&[("captions.jsonl", &"no JSON\n".repeat(50))]);
     let errors = Manifest::open(&captions_file(&root)).unwrap_err();
     assert_eq!((errors.problems().len(), errors.total()), (20, 50));
     assert!(errors.to_string().ends_with("\n  and 30 more"));

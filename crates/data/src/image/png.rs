@@ -2,7 +2,10 @@
 //!
 //! Invariant: samples become bytes as in Pillow: 1, 2 and 4-bit grey are stretched to 0–255; of
 //! 16-bit colour and grey with alpha the high byte is kept, while 16-bit grey is *clipped* at 255;
-//! palette entries that are missing are black. Checksums are verified.
+//! palette entries that are missing are black.
+//!
+//! Stricter than Pillow on purpose: the checksum of the picture's data is verified, and data that end
+//! between two rows are a truncated file; Pillow ignores the one and leaves the rest black.
 
 use std::io::{Cursor, ErrorKind};
 

@@ -123,7 +123,6 @@ def make_jpeg_fixtures():
     colour = Image.fromarray(picture(37, 29))
     for sampling, name in ((0, "444"), (1, "422"), (2, "420")):
         save(f"odd-{name}.jpg", encode(colour, "JPEG", quality=88, subsampling=sampling))
-    # Pillow writes no 4:4:0 and 4:1:1; the frame header's sampling factors say them.
     save("rgb.jpg", encode(colour, "JPEG", quality=90, keep_rgb=True))
     save("progressive-420.jpg", encode(colour, "JPEG", quality=80, progressive=True))
     restarts = encode(colour, "JPEG", quality=85, restart_marker_blocks=2)
@@ -160,6 +159,11 @@ def make_jpeg_fixtures():
     save("BAD-cut-damaged.jpg", bytes(damaged)[:-30])
     save("BAD-cut-progressive.jpg", encode(colour, "JPEG", quality=80, progressive=True)[:-80])
     save("BAD-cut-header.jpg", plain[:200])
+    # First a warning (bytes before a marker, between two scans), then an error (a table's number).
+    progressive = encode(colour, "JPEG", quality=80, progressive=True)
+    table = progressive.index(b"\xff\xc4", entropy(progressive))
+    save("BAD-warning-then-error.jpg",
+         progressive[:table] + b"\1\2\3" + progressive[table:table + 4] + b"\x77" + progressive[table + 5:])
 
 
 def make_webp_fixtures():

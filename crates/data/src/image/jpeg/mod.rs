@@ -12,7 +12,7 @@ use super::{DecodeError, DecodeLimits, Format, RgbImage, check_size, complete};
 
 pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
     let mut decoder = Decoder::new(limits.scans).map_err(corrupt)?;
-    let header = decoder.header(bytes).map_err(corrupt)?;
+    let header = decoder.header(bytes).map_err(|reason| refusal(bytes, reason))?;
     check_size(header.width, header.height, limits)?;
     let channels = match header.colours {
         Colours::Rgb => 3,
@@ -24,7 +24,7 @@ pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, De
             return Err(DecodeError::Truncated { format: Format::Jpeg });
         }
         Outcome::Clean | Outcome::Warned => {}
-        Outcome::Failed(reason) => return Err(corrupt(reason)),
+        Outcome::Failed(reason) => return Err(refusal(bytes, reason)),
     }
     if header.colours == Colours::Cmyk {
         pixels = rgb_of_inverted_cmyk(&pixels);
@@ -56,6 +56,11 @@ fn has_end(bytes: &[u8]) -> bool {
 /// Neither a stuffed zero of the coded samples nor a fill byte.
 fn is_marker(byte: u8) -> bool {
     !matches!(byte, 0x00 | 0xff)
+}
+
+/// A file that lost its end is called that, whatever the decoder stumbled over because of it.
+fn refusal(bytes: &[u8], reason: String) -> DecodeError {
+    if has_end(bytes) { corrupt(reason) } else { DecodeError::Truncated { format: Format::Jpeg } }
 }
 
 fn corrupt(reason: String) -> DecodeError {

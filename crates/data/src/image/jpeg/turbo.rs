@@ -39,6 +39,16 @@ pub(super) enum Outcome {
     Failed(String),
 }
 
+/// How libjpeg's warnings begin (`jerror.h`, `JWRN_…`); no error begins like one of them.
+const WARNINGS: [&str; 6] = [
+    "Corrupt JPEG data",
+    "Inconsistent progression sequence",
+    "Invalid SOS parameters",
+    "Premature end of JPEG file",
+    "Unknown Adobe color transform code",
+    "Warning: unknown JFIF revision",
+];
+
 pub(super) struct Decoder {
     handle: raw::tjhandle,
 }
@@ -59,7 +69,6 @@ impl Decoder {
 
     /// Reads the header; warnings in it are of no interest.
     pub(super) fn header(&mut self, bytes: &[u8]) -> Result<Header, String> {
-        // Sizes of an earlier file must not survive a file without a frame.
         // SAFETY: the handle is live, and pointer and length belong to one slice, which the library
         // only reads and does not keep beyond the next call that is given bytes.
         let code = unsafe { raw::tj3DecompressHeader(self.handle, bytes.as_ptr(), length(bytes)) };
@@ -124,10 +133,14 @@ impl Decoder {
         unsafe { raw::tj3Get(self.handle, parameter.cast_signed()) }
     }
 
+    /// Whether the last call failed, rather than warned. The library's own code says "warning" as
+    /// soon as there was one, even if an error followed; the last message tells.
     fn is_fatal(&self) -> bool {
         // SAFETY: the handle is live.
         let code = unsafe { raw::tj3GetErrorCode(self.handle) };
+        let message = self.message();
         code != raw::TJERR_TJERR_WARNING.cast_signed()
+            || !WARNINGS.iter().any(|warning| message.starts_with(warning))
     }
 
     /// The library's last message.

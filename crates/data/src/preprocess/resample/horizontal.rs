@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Axis, Grid, HALF, avx2, to_byte};
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+use super::{Axis, Grid, HALF, to_byte};
 
 /// Resizes the given rows.
 pub(super) fn pass<'a>(source: &Grid<'_>, columns: &Axis, rows: Range<usize>) -> Grid<'a> {
@@ -14,16 +16,34 @@ pub(super) fn pass<'a>(source: &Grid<'_>, columns: &Axis, rows: Range<usize>) ->
         for (row, out) in rows.zip(bytes.chunks_exact_mut(width * 3)) {
             out.copy_from_slice(&source.row(row)[start..][..width * 3]);
         }
-    } else if !avx2::narrow(source, columns, rows.clone(), &mut bytes) {
-        for (row, out) in rows.zip(bytes.chunks_exact_mut(width * 3)) {
-            narrow(source.row(row), source.left(), columns, out);
-        }
+    } else {
+        narrow(source, columns, rows, &mut bytes);
     }
     Grid::part(bytes, width, 0, top)
 }
 
-/// One row, for processors without the instructions that `avx2` needs.
-fn narrow(source: &[u8], left: usize, columns: &Axis, out: &mut [u8]) {
+fn narrow(source: &Grid<'_>, columns: &Axis, rows: Range<usize>, bytes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::narrow(source, columns, rows.clone(), bytes) {
+        return;
+    }
+    narrow_plainly(source, columns, rows, bytes);
+}
+
+/// What the vector code must equal.
+pub(super) fn narrow_plainly(
+    source: &Grid<'_>,
+    columns: &Axis,
+    rows: Range<usize>,
+    bytes: &mut [u8],
+) {
+    let width = columns.window().inside() * 3;
+    for (row, out) in rows.zip(bytes.chunks_exact_mut(width)) {
+        narrow_row(source.row(row), source.left(), columns, out);
+    }
+}
+
+fn narrow_row(source: &[u8], left: usize, columns: &Axis, out: &mut [u8]) {
     for ((start, count, weights), out) in columns.outputs().zip(out.as_chunks_mut::<3>().0) {
         let mut sums = [HALF; 3];
         let pixels = source[(start - left) * 3..][..count * 3].as_chunks::<3>().0;

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Axis, Grid, HALF, avx2, to_byte};
-
-/// Bytes summed at a time: few enough that the sums stay in registers.
-const TILE: usize = 64;
+#[cfg(target_arch = "x86_64")]
+use super::avx2;
+use super::{Axis, Grid, HALF, to_byte};
 
 /// Resizes the given columns.
 pub(super) fn pass<'a>(source: &Grid<'_>, columns: Range<usize>, rows: &Axis) -> Grid<'a> {
@@ -17,44 +16,37 @@ pub(super) fn pass<'a>(source: &Grid<'_>, columns: Range<usize>, rows: &Axis) ->
         for (row, out) in rows.inputs().zip(bytes.chunks_exact_mut(width * 3)) {
             out.copy_from_slice(&source.row(row)[span.clone()]);
         }
-    } else if !avx2::shorten(source, span.clone(), rows, &mut bytes) {
+    } else {
         shorten(source, span, rows, &mut bytes);
     }
     Grid::part(bytes, width, columns.start, 0)
 }
 
-/// All output rows, for the bytes `span` of each input row.
-#[expect(clippy::inline_always, reason = "compiled once more with wider instructions, in `avx2`")]
-#[inline(always)]
-pub(super) fn shorten(source: &Grid<'_>, span: Range<usize>, rows: &Axis, bytes: &mut [u8]) {
-    for ((first, count, weights), out) in rows.outputs().zip(bytes.chunks_exact_mut(span.len())) {
-        let weights = &weights[..count];
-        let mut at = span.start;
-        let (tiles, rest) = out.as_chunks_mut::<TILE>();
-        for tile in tiles {
-            *tile = sum_tile(source, first, weights, at);
-            at += TILE;
-        }
-        for byte in rest {
-            let inputs = (first..).zip(weights);
-            let sum = inputs
-                .fold(HALF, |sum, (row, &weight)| sum + weight * i32::from(source.row(row)[at]));
-            *byte = to_byte(sum);
-            at += 1;
-        }
+fn shorten(source: &Grid<'_>, span: Range<usize>, rows: &Axis, bytes: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if avx2::shorten(source, span.clone(), rows, bytes) {
+        return;
     }
+    shorten_plainly(source, span, rows, bytes);
 }
 
-#[expect(clippy::inline_always, reason = "as its caller")]
-#[inline(always)]
-fn sum_tile(source: &Grid<'_>, first: usize, weights: &[i32], at: usize) -> [u8; TILE] {
-    let mut sums = [HALF; TILE];
-    for (row, &weight) in (first..).zip(weights) {
-        let bytes: &[u8; TILE] =
-            source.row(row)[at..].first_chunk().expect("a tile lies inside its row");
-        for (sum, &byte) in sums.iter_mut().zip(bytes) {
-            *sum += weight * i32::from(byte);
+/// What the vector code must equal.
+pub(super) fn shorten_plainly(
+    source: &Grid<'_>,
+    span: Range<usize>,
+    rows: &Axis,
+    bytes: &mut [u8],
+) {
+    let mut sums = vec![HALF; span.len()];
+    for ((first, count, weights), out) in rows.outputs().zip(bytes.chunks_exact_mut(span.len())) {
+        sums.fill(HALF);
+        for (row, &weight) in (first..).zip(&weights[..count]) {
+            for (sum, &byte) in sums.iter_mut().zip(&source.row(row)[span.clone()]) {
+                *sum += weight * i32::from(byte);
+            }
+        }
+        for (byte, &sum) in out.iter_mut().zip(&sums) {
+            *byte = to_byte(sum);
         }
     }
-    sums.map(to_byte)
 }
