@@ -179,7 +179,9 @@ async fn a_run_from_submission_to_its_folder() {
     assert_eq!(task["metrics"]["acc1"], 1.0);
     let samples = serde_json::json!({"total": 300, "evaluated": 300, "quarantined": 0});
     assert_eq!(task["samples"], samples);
-    assert_eq!(report["trials"][0]["tasks"][1]["metrics"]["text_to_image_r1"], 1.0);
+    let tasks = &report["trials"][0]["tasks"];
+    assert_eq!(tasks[1]["metrics"]["text_to_image_r1"], 1.0);
+    assert_eq!((tasks[0].get("captions"), &tasks[1]["captions"]), (None, &"first".into()));
     assert_eq!(report["nodes"][0]["slice"], "n.0");
     let components = serde_json::json!(["text", "vision", "score"]);
     assert_eq!(report["nodes"][0]["components"], components);

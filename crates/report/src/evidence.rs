@@ -132,7 +132,7 @@ pub struct ModelEvidence {
 /// What identifies a dataset.
 #[derive(Clone, Debug)]
 pub struct DatasetEvidence {
-    /// Digest of its samples.
+    /// Digest of its samples and of what is said of them: classes, labels, templates, captions.
     pub samples: Digest,
     /// Digest of class labels and templates, where it has them.
     pub templates: Option<Digest>,

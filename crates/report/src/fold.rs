@@ -108,7 +108,8 @@ fn fold_task(
         Ok((metrics, evaluated)) => {
             let missing = quarantined.iter().filter(|sample| sample.dataset == dataset).count();
             let samples = Samples { total: samples, evaluated, quarantined: missing as u64 };
-            Ok(Task { task: kind.name().to_owned(), dataset, metrics, samples })
+            let (task, captions) = (kind.name().to_owned(), kind.captions());
+            Ok(Task { task, dataset, captions, metrics, samples })
         }
         Err(source) => Err(FoldError::Merge { task: kind.name(), dataset, trial, source }),
     }

@@ -50,7 +50,9 @@ fn tasks(lines: &mut Vec<String>, report: &Report) {
             .filter_map(|(trial, name)| Some((name.join(" "), trial.tasks.get(index)?)))
             .collect();
         let Some((_, first)) = rows.first() else { continue };
-        lines.push(format!("\n## {} on {}\n", first.task, first.dataset));
+        let captions = first.captions.map(|choice| format!(", {choice} captions"));
+        let captions = captions.unwrap_or_default();
+        lines.push(format!("\n## {} on {}{captions}\n", first.task, first.dataset));
         let figures = rows::headlines(&first.metrics).map(|(name, _)| name.to_owned());
         row(lines, ["trial".to_owned()].into_iter().chain(figures).chain(["samples".to_owned()]));
         let numbers = rows::headlines(&first.metrics).map(|_| "---:".to_owned());

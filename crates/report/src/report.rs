@@ -3,7 +3,8 @@
 use indexmap::IndexMap;
 use orchestrator_tasks::Metrics;
 use orchestrator_types::{
-    ByteCount, Component, DatasetName, DeviceId, Digest, NodeName, Precision, RunId, SliceId,
+    ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, NodeName, Precision, RunId,
+    SliceId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +57,9 @@ pub struct Task {
     pub task: String,
     /// The dataset.
     pub dataset: DatasetName,
+    /// Which captions took part; left out for a task without captions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captions: Option<CaptionChoice>,
     /// The figures.
     pub metrics: Metrics,
     /// What they are made of.
@@ -145,7 +149,7 @@ pub struct Provenance {
     pub tokenizer_blake3: Option<Digest>,
     /// Digest of class labels and templates; `null` if no dataset has them.
     pub templates_blake3: Option<Digest>,
-    /// Digest of the samples.
+    /// Digest of the samples and of what is said of them.
     pub dataset_blake3: Option<Digest>,
     /// Version of the orchestrator.
     pub orchestrator: String,
@@ -175,6 +179,6 @@ pub struct ModelProvenance {
 pub struct DatasetProvenance {
     /// Digest of class labels and templates, where it has them.
     pub templates_blake3: Option<Digest>,
-    /// Digest of its samples.
+    /// Digest of its samples and of what is said of them: classes, labels, templates, captions.
     pub dataset_blake3: Digest,
 }

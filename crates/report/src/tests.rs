@@ -5,8 +5,8 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use orchestrator_tasks::{Direction, Partial, Ranked, TaskKind};
 use orchestrator_types::{
-    ByteCount, Component, DatasetName, DeviceId, Digest, FailureClass, Precision, SampleId,
-    TrialId, UnitId,
+    ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, FailureClass, Precision,
+    SampleId, TrialId, UnitId,
 };
 
 use super::*;
@@ -40,7 +40,7 @@ fn zero_shot(partials: &[&[u32]]) -> TaskEvidence {
 
 fn retrieval(images: &[u32], texts: &[u32]) -> TaskEvidence {
     TaskEvidence {
-        kind: TaskKind::Retrieval { recall_at: vec![1, 5, 10] },
+        kind: TaskKind::Retrieval { recall_at: vec![1, 5, 10], captions: CaptionChoice::First },
         dataset: name("captions"),
         samples: 6,
         partials: vec![
@@ -185,6 +185,29 @@ fn renderings_of_a_cancelled_run() {
     insta::assert_snapshot!("cancelled_text", text::render(&report));
     insta::assert_snapshot!("cancelled_markdown", markdown::write(&report));
     insta::assert_snapshot!("cancelled_json", json::write(&report));
+}
+
+/// The first captions, and all of them, of one dataset.
+#[test]
+fn two_retrievals_on_one_dataset_are_told_apart() {
+    let mut evidence = complete();
+    let mut all = retrieval(&[1, 1, 1, 1, 2, 3], &[1, 1, 1, 2, 2, 1]);
+    all.kind = TaskKind::Retrieval { recall_at: vec![1, 5, 10], captions: CaptionChoice::All };
+    evidence.trials[0].tasks.push(all);
+    let report = report(evidence);
+    let tasks = serde_json::to_value(&report.trials[0].tasks).unwrap();
+    assert_eq!(tasks[0].get("captions"), None);
+    assert_eq!((&tasks[1]["captions"], &tasks[2]["captions"]), (&"first".into(), &"all".into()));
+    let markdown = markdown::write(&report);
+    let headings: Vec<&str> = markdown.lines().filter(|line| line.contains(" on ")).collect();
+    let expected = [
+        "# tiny-clip on emoji",
+        "## zero_shot on fluent",
+        "## retrieval on captions, first captions",
+        "## retrieval on captions, all captions",
+    ];
+    assert_eq!(headings, expected);
+    insta::assert_snapshot!("retrievals_text", text::render(&report));
 }
 
 #[test]

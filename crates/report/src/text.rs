@@ -41,9 +41,11 @@ fn table(report: &Report, width: u16) -> Table {
         .set_header(["trial", "task", "result"]);
     for (trial, name) in report.trials.iter().zip(rows::trial_names(&report.trials)) {
         for task in &trial.tasks {
+            // On a line of its own: beside the dataset it would cost the figures their width.
+            let captions = task.captions.map(|choice| format!("\n({choice})"));
             table.add_row([
                 name.join("\n"),
-                format!("{}\n{}", task.task, task.dataset),
+                format!("{}\n{}{}", task.task, task.dataset, captions.unwrap_or_default()),
                 result(task).join("\n"),
             ]);
         }

@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 
 use indexmap::IndexMap;
-use orchestrator_types::{DatasetName, Precision, TrialId};
+use orchestrator_types::{CaptionChoice, DatasetName, Precision, TrialId};
 use serde::{Deserialize, Serialize};
 
 use crate::Places;
@@ -82,16 +82,6 @@ pub enum Task {
         /// Which captions of an image take part.
         captions: CaptionChoice,
     },
-}
-
-/// Which captions of an image take part in retrieval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CaptionChoice {
-    /// The first one.
-    First,
-    /// Every one; any matching caption counts.
-    All,
 }
 
 /// An axis of the sweep besides the models.
@@ -179,6 +169,14 @@ impl Task {
     pub const fn dataset(&self) -> &DatasetName {
         match self {
             Self::ZeroShot { dataset, .. } | Self::Retrieval { dataset, .. } => dataset,
+        }
+    }
+
+    /// Which captions take part; none in zero-shot.
+    pub const fn captions(&self) -> Option<CaptionChoice> {
+        match self {
+            Self::ZeroShot { .. } => None,
+            Self::Retrieval { captions, .. } => Some(*captions),
         }
     }
 }

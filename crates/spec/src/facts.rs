@@ -77,7 +77,7 @@ pub struct DatasetFacts {
     pub captions_first: u32,
     /// Number of all captions; 0 where there are no captions.
     pub captions_all: u32,
-    /// Digest of the list of samples, their bytes, labels and captions.
+    /// Digest of the samples with their sizes, classes and captions, of class labels and templates.
     pub manifest_digest: Digest,
     /// Digest of class labels and templates.
     pub templates_digest: Option<Digest>,

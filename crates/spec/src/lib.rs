@@ -22,10 +22,9 @@ mod walk;
 mod wording;
 
 pub use check::{Findings, check};
-pub use evaluation::{
-    Axis, Batch, CaptionChoice, Dataset, Evaluation, Model, OnBadSample, Task, Trial,
-};
+pub use evaluation::{Axis, Batch, Dataset, Evaluation, Model, OnBadSample, Task, Trial};
 pub use facts::{DatasetFacts, Facts, ModelFacts, TowerFacts};
+pub use orchestrator_types::CaptionChoice;
 pub use overrides::{Override, ParseOverrideError};
 pub use parse::parse;
 pub use problem::{Place, Places, Problem, Problems};

@@ -1,6 +1,7 @@
 //! The tasks of eval.yaml and the figures that they give.
 
 use indexmap::IndexMap;
+use orchestrator_types::CaptionChoice;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -21,6 +22,8 @@ pub enum TaskKind {
     Retrieval {
         /// Each `k` of recall at `k`.
         recall_at: Vec<u32>,
+        /// Which captions of an image are candidates and queries.
+        captions: CaptionChoice,
     },
 }
 
@@ -39,10 +42,18 @@ impl TaskKind {
         }
     }
 
+    /// Which captions take part; none in zero-shot.
+    pub const fn captions(&self) -> Option<CaptionChoice> {
+        match self {
+            Self::ZeroShot { .. } => None,
+            Self::Retrieval { captions, .. } => Some(*captions),
+        }
+    }
+
     /// How many of the best candidates a ranking keeps per query for the predictions: the largest
     /// `k` asked for.
     pub fn depth(&self) -> u32 {
-        let (Self::ZeroShot { top_k: ks } | Self::Retrieval { recall_at: ks }) = self;
+        let (Self::ZeroShot { top_k: ks } | Self::Retrieval { recall_at: ks, .. }) = self;
         ks.iter().copied().max().unwrap_or(0)
     }
 
@@ -75,7 +86,7 @@ impl TaskKind {
                 recalls("acc", top_k, ranks).chain([mean]).collect()
             }
             (
-                Self::Retrieval { recall_at },
+                Self::Retrieval { recall_at, .. },
                 Partial::Retrieval { image_to_text, text_to_image },
             ) => recalls("image_to_text_r", recall_at, image_to_text)
                 .chain(recalls("text_to_image_r", recall_at, text_to_image))

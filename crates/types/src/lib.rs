@@ -4,6 +4,7 @@
 //! decision here; a type moves in when a second crate needs it.
 
 mod byte_count;
+mod caption_choice;
 mod component;
 mod device;
 mod digest;
@@ -13,6 +14,7 @@ mod precision;
 mod shard;
 
 pub use byte_count::{ByteCount, ParseByteCountError};
+pub use caption_choice::CaptionChoice;
 pub use component::Component;
 pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};

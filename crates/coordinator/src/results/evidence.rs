@@ -63,7 +63,9 @@ fn task(ended: &Ended, plan: &TaskPlan) -> Result<TaskEvidence, ResultsError> {
     }
     let kind = match &plan.task {
         Task::ZeroShot { top_k, .. } => TaskKind::ZeroShot { top_k: top_k.clone() },
-        Task::Retrieval { recall_at, .. } => TaskKind::Retrieval { recall_at: recall_at.clone() },
+        Task::Retrieval { recall_at, captions, .. } => {
+            TaskKind::Retrieval { recall_at: recall_at.clone(), captions: *captions }
+        }
     };
     let (dataset, samples) = (plan.task.dataset().clone(), plan.samples.into());
     Ok(TaskEvidence { kind, dataset, samples, partials })

@@ -39,6 +39,7 @@ pub(super) fn write(
                             task: task.task.name(),
                             direction: direction(ranking.direction),
                             dataset: task.task.dataset(),
+                            captions: task.task.captions(),
                             sample_id: &line.sample,
                             label: &line.label,
                             top: &top,

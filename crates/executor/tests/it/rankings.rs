@@ -5,7 +5,7 @@ use std::time::Instant;
 use orchestrator_data::dataset::Manifest;
 use orchestrator_proto::domain::{AssignedWork, DatasetSource, Direction, TextSet};
 use orchestrator_tasks::{Partial, TaskKind};
-use orchestrator_types::{Digest, Shard, shards};
+use orchestrator_types::{CaptionChoice, Digest, Shard, shards};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -125,12 +125,12 @@ async fn slow_retrieval_equals_the_reference() {
     let (fluent, _) = captions();
     let bench = Bench::start(2).await;
     let images = encode_images(&bench, &fluent, 64).await;
-    for (set, count, reference) in [
-        (TextSet::FirstCaptions, IMAGES, "retrieval_name"),
-        (TextSet::AllCaptions, 5 * IMAGES, "retrieval_5_captions"),
+    for (set, captions, count, reference) in [
+        (TextSet::FirstCaptions, CaptionChoice::First, IMAGES, "retrieval_name"),
+        (TextSet::AllCaptions, CaptionChoice::All, 5 * IMAGES, "retrieval_5_captions"),
     ] {
         let texts = (set, encode_texts(&bench, &fluent, set, 3).await);
-        let kind = TaskKind::Retrieval { recall_at: vec![1, 5, 10] };
+        let kind = TaskKind::Retrieval { recall_at: vec![1, 5, 10], captions };
         let mut merged = kind.empty();
         for direction in [Direction::ImageToText, Direction::TextToImage] {
             let started = Instant::now();

@@ -7,17 +7,17 @@ use arrow_array::builder::{
 };
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use orchestrator_tasks::Direction;
-use orchestrator_types::{DatasetName, RunId, SampleId, TrialId};
+use orchestrator_types::{CaptionChoice, DatasetName, RunId, SampleId, TrialId};
 
 use super::{File, ROWS_PER_BATCH, WriteError};
 
 /// One row.
 ///
-/// | task, direction | row per | `sample_id` | `label` | `top_ids` |
-/// | --- | --- | --- | --- | --- |
-/// | `zero_shot` | image | the image's id | name of its class | class names |
-/// | `retrieval`, `image_to_text` | image | the image's id | its best-ranked caption, as [`caption_id`] | caption ids |
-/// | `retrieval`, `text_to_image` | caption | [`caption_id`] | the image's id | image ids |
+/// | task, direction | `captions` | row per | `sample_id` | `label` | `top_ids` |
+/// | --- | --- | --- | --- | --- | --- |
+/// | `zero_shot` | null | image | the image's id | name of its class | class names |
+/// | `retrieval`, `image_to_text` | `first` or `all` | image | the image's id | its best-ranked caption, as [`caption_id`] | caption ids |
+/// | `retrieval`, `text_to_image` | `first` or `all` | caption | [`caption_id`] | the image's id | image ids |
 #[derive(Clone, Copy, Debug)]
 pub struct Prediction<'a> {
     /// The trial.
@@ -28,6 +28,8 @@ pub struct Prediction<'a> {
     pub direction: Option<Direction>,
     /// The dataset.
     pub dataset: &'a DatasetName,
+    /// Which captions take part; null for zero-shot.
+    pub captions: Option<CaptionChoice>,
     /// The query.
     pub sample_id: &'a str,
     /// What is right.
@@ -57,6 +59,7 @@ struct Rows {
     task: StringBuilder,
     direction: StringBuilder,
     dataset: StringBuilder,
+    captions: StringBuilder,
     sample_id: StringBuilder,
     label: StringBuilder,
     top_ids: ListBuilder<StringBuilder>,
@@ -99,6 +102,7 @@ fn schema() -> SchemaRef {
         text("task"),
         Field::new("direction", DataType::Utf8, true),
         text("dataset"),
+        Field::new("captions", DataType::Utf8, true),
         text("sample_id"),
         text("label"),
         list("top_ids", DataType::Utf8),
@@ -127,6 +131,7 @@ impl Rows {
             task: StringBuilder::new(),
             direction: StringBuilder::new(),
             dataset: StringBuilder::new(),
+            captions: StringBuilder::new(),
             sample_id: StringBuilder::new(),
             label: StringBuilder::new(),
             top_ids: ListBuilder::new(StringBuilder::new()).with_field(item_field(DataType::Utf8)),
@@ -139,13 +144,14 @@ impl Rows {
     }
 
     fn push(&mut self, run: &str, prediction: &Prediction<'_>) {
-        let Prediction { trial, task, direction, dataset, sample_id, label, top, rank } =
+        let Prediction { trial, task, direction, dataset, captions, sample_id, label, top, rank } =
             *prediction;
         self.run.append_value(run);
         self.trial.append_value(trial.0);
         self.task.append_value(task);
         self.direction.append_option(direction.map(direction_name));
         self.dataset.append_value(dataset.as_str());
+        self.captions.append_option(captions.map(CaptionChoice::name));
         self.sample_id.append_value(sample_id);
         self.label.append_value(label);
         for &(id, score) in top {
@@ -167,6 +173,7 @@ impl Rows {
             Arc::new(self.task.finish()),
             Arc::new(self.direction.finish()),
             Arc::new(self.dataset.finish()),
+            Arc::new(self.captions.finish()),
             Arc::new(self.sample_id.finish()),
             Arc::new(self.label.finish()),
             Arc::new(self.top_ids.finish()),

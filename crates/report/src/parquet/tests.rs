@@ -5,7 +5,7 @@ use arrow_array::{
     UInt32Array, cast::AsArray, types::Float32Type,
 };
 use orchestrator_tasks::Direction;
-use orchestrator_types::{DatasetName, RunId, SampleId, TrialId};
+use orchestrator_types::{CaptionChoice, DatasetName, RunId, SampleId, TrialId};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::*;
@@ -38,6 +38,7 @@ fn predictions_are_read_back() {
         task: "zero_shot",
         direction: None,
         dataset: &dataset,
+        captions: None,
         sample_id: "a/1.jpg",
         label: "cat",
         top: &[("cat", 0.5), ("dog", 0.25)],
@@ -46,6 +47,7 @@ fn predictions_are_read_back() {
     let retrieval = Prediction {
         task: "retrieval",
         direction: Some(Direction::TextToImage),
+        captions: Some(CaptionChoice::All),
         sample_id: &caption,
         label: "a/1.jpg",
         top: &[],
@@ -63,6 +65,8 @@ fn predictions_are_read_back() {
     assert_eq!(column::<StringArray>(batch, "task").value(1), "retrieval");
     assert!(column::<StringArray>(batch, "direction").is_null(0));
     assert_eq!(column::<StringArray>(batch, "direction").value(1), "text_to_image");
+    assert!(column::<StringArray>(batch, "captions").is_null(0));
+    assert_eq!(column::<StringArray>(batch, "captions").value(1), "all");
     assert_eq!(column::<StringArray>(batch, "sample_id").value(1), "a/1.jpg#2");
     assert_eq!(column::<StringArray>(batch, "label").value(0), "cat");
     let ids = column::<ListArray>(batch, "top_ids").value(0);

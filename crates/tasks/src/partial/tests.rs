@@ -1,5 +1,6 @@
 //! The algebra of partial results, and the metrics of a worked example.
 
+use orchestrator_types::CaptionChoice;
 use proptest::prelude::*;
 
 use super::*;
@@ -31,7 +32,7 @@ fn zero_shot() -> TaskKind {
 }
 
 fn retrieval() -> TaskKind {
-    TaskKind::Retrieval { recall_at: vec![1, 5] }
+    TaskKind::Retrieval { recall_at: vec![1, 5], captions: CaptionChoice::First }
 }
 
 proptest! {
