@@ -59,7 +59,8 @@ fn retrieval(task: &Value, expected: &Value) {
     assert_eq!(task["metrics"][ours], task["metrics"][theirs], "CLIP_benchmark's second keys");
 }
 
-fn rows(path: &Path) -> Vec<RecordBatch> {
+/// Every row of a Parquet file.
+pub(crate) fn rows(path: &Path) -> Vec<RecordBatch> {
     let file = File::open(path).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().build().unwrap();
     reader.map(Result::unwrap).collect()

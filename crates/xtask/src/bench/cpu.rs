@@ -17,13 +17,24 @@ use std::thread;
 use std::time::Instant;
 
 const ROUNDS: usize = 3;
-const STAGES: [&str; 4] = ["decode", "resize", "normalise", "total"];
+const STAGES: [&str; 4] = ["decode", "crop", "normalise", "whole"];
+const PHOTOGRAPHS: &str = "96";
+/// How a CLIP at 224 pixels prepares its images.
+const PREPROCESS_224: &str = r#"{
+    "image_processor_type": "CLIPImageProcessor", "resample": 3,
+    "do_resize": true, "size": {"shortest_edge": 224},
+    "do_center_crop": true, "crop_size": {"height": 224, "width": 224},
+    "do_rescale": true, "rescale_factor": 0.00392156862745098, "do_normalize": true,
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711]
+}"#;
 
-/// Images of one set: `(name, folder, side of the crop)`.
+/// Images, and the model folder whose preprocessing they go through.
 struct Set {
     name: &'static str,
-    folder: PathBuf,
-    side: u32,
+    images: PathBuf,
+    model: PathBuf,
+    side: &'static str,
 }
 
 pub(crate) fn run(checkout: &Checkout) -> Result<()> {
@@ -37,13 +48,13 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
     }
     let python = Python::prepare(checkout)?;
     let data = checkout.root().join("tests/data");
-    let photos = photographs(&python)?;
     let sets = [
-        Set { name: "photographs 500 × 375 → 224", folder: photos, side: 224 },
+        photographs(&python)?,
         Set {
             name: "drawings 224 × 224 → 112",
-            folder: data.join("fluent/imagefolder"),
-            side: 112,
+            images: data.join("fluent/imagefolder"),
+            model: data.join("models/tiny-clip"),
+            side: "112",
         },
     ];
     say("| preprocessing, images per CPU-second, one core | ours | Pillow | ratio |")?;
@@ -57,27 +68,28 @@ pub(crate) fn run(checkout: &Checkout) -> Result<()> {
 }
 
 /// Photographs from pictures that packages ship, made once.
-fn photographs(python: &Python) -> Result<PathBuf> {
+fn photographs(python: &Python) -> Result<Set> {
     let folder = cache::root()?.join("bench-photographs");
-    if !folder.join("done").is_file() {
-        python.run("make_photos.py", [&folder])?;
-        fs::write(folder.join("done"), "").context("cannot write the photographs")?;
+    let (images, model, done) = (folder.join("images"), folder.join("model"), folder.join("done"));
+    if !done.is_file() {
+        fs::create_dir_all(&model).context("cannot make a folder")?;
+        fs::write(model.join("preprocessor_config.json"), PREPROCESS_224)
+            .context("cannot write the preprocessing")?;
+        python.run("make_photos.py", [images.as_os_str(), PHOTOGRAPHS.as_ref()])?;
+        fs::write(done, "").context("cannot write the photographs")?;
     }
-    Ok(folder)
+    Ok(Set { name: "photographs 500 × 375 → 224", images, model, side: "224" })
 }
 
 fn preprocessing(set: &Set, ours: &Path, python: &Python) -> Result<()> {
     let mut rounds: BTreeMap<&str, Rounds> = BTreeMap::new();
-    let side = set.side.to_string();
     for _ in 0..ROUNDS {
-        let mine = python::output(Command::new(ours).arg(&set.folder).arg(&side))?;
-        let images = set.folder.display().to_string();
-        let arguments = ["preprocess", "--images", &images, "--side", &side, "--rounds", "1"];
-        let theirs = python.run("reference.py", arguments)?;
+        let mine = python::output(Command::new(ours).arg(&set.images).arg(&set.model))?;
+        let theirs = python.run("pillow_rate.py", [set.images.as_os_str(), set.side.as_ref()])?;
         let (mine, theirs) = (parse(&mine)?, parse(&theirs)?);
         for stage in STAGES {
-            let round = rounds.entry(stage).or_default();
-            round.add(figure(&mine, stage)?, figure(&theirs, stage)?);
+            let rate = |document: &Value| figure(&document["per_cpu_second"], stage);
+            rounds.entry(stage).or_default().add(rate(&mine)?, rate(&theirs)?);
         }
     }
     for stage in STAGES {
@@ -158,7 +170,7 @@ fn transformers(data: &Path, python: &Python, cores: &str) -> Result<Job> {
         "--workers",
         cores,
     ];
-    let (output, seconds, cpu_seconds) = timed(|| python.run("reference.py", arguments))?;
+    let (output, seconds, cpu_seconds) = timed(|| python.run("transformers_job.py", arguments))?;
     let report = parse(&output)?;
     let inner_seconds = figure(&report, "seconds")?;
     Ok(Job { images: figure(&report, "images")?, seconds, cpu_seconds, inner_seconds })

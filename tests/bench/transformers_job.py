@@ -1,4 +1,4 @@
-"""What the product is measured against: the same files through Pillow and transformers.
+"""The whole job that the product is measured against: zero-shot classification with transformers.
 
 Started by `cargo xtask bench cpu`; prints one JSON object. CPU seconds include child processes.
 """
@@ -19,42 +19,6 @@ def cpu_seconds():
 def images_of(folder):
     kinds = {".jpg", ".jpeg", ".png", ".webp"}
     return sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in kinds)
-
-
-def preprocess(arguments):
-    """Pillow and numpy, one core: decode, bicubic resize, centre crop, normalise."""
-    import io
-
-    import numpy as np
-    from PIL import Image
-
-    side = arguments.side
-    mean = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
-    std = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-    files = [path.read_bytes() for path in images_of(arguments.images)]
-    spent = {"decode": 0.0, "resize": 0.0, "normalise": 0.0}
-    best = dict.fromkeys([*spent, "total"], float("inf"))
-    for _ in range(arguments.rounds):
-        spent = dict.fromkeys(spent, 0.0)
-        for data in files:
-            a = time.process_time()
-            image = Image.open(io.BytesIO(data)).convert("RGB")
-            b = time.process_time()
-            width, height = image.size
-            short = min(width, height)
-            size = (int(width * side / short), int(height * side / short))
-            image = image.resize(size, Image.BICUBIC)
-            left, top = (size[0] - side) // 2, (size[1] - side) // 2
-            image = image.crop((left, top, left + side, top + side))
-            c = time.process_time()
-            pixels = np.asarray(image, np.float32) * np.float32(1 / 255)
-            np.ascontiguousarray(((pixels - mean) / std).transpose(2, 0, 1))
-            d = time.process_time()
-            for stage, seconds in zip(spent, (b - a, c - b, d - c)):
-                spent[stage] += seconds
-        for stage, seconds in [*spent.items(), ("total", sum(spent.values()))]:
-            best[stage] = min(best[stage], seconds)
-    return {stage: len(files) / seconds for stage, seconds in best.items()}
 
 
 def job(arguments):
@@ -109,22 +73,13 @@ def job(arguments):
 
 def main():
     parser = argparse.ArgumentParser()
-    verbs = parser.add_subparsers(required=True)
-    verb = verbs.add_parser("preprocess")
-    verb.set_defaults(run=preprocess)
-    verb.add_argument("--images", required=True)
-    verb.add_argument("--side", type=int, required=True)
-    verb.add_argument("--rounds", type=int, default=3)
-    verb = verbs.add_parser("job")
-    verb.set_defaults(run=job)
-    verb.add_argument("--images", required=True)
-    verb.add_argument("--classes", required=True)
-    verb.add_argument("--model", required=True)
-    verb.add_argument("--threads", type=int, required=True)
-    verb.add_argument("--workers", type=int, required=True)
-    verb.add_argument("--batch", type=int, default=64)
-    arguments = parser.parse_args()
-    json.dump(arguments.run(arguments), sys.stdout)
+    parser.add_argument("--images", required=True)
+    parser.add_argument("--classes", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--batch", type=int, default=64)
+    json.dump(job(parser.parse_args()), sys.stdout)
 
 
 main()
