@@ -16,7 +16,7 @@ use crate::{
 
 /// An evaluation that may run: parsed, and checked against its files.
 pub(crate) struct Checked {
-    /// The file's text.
+    /// The file's text, with what the command line set in it.
     pub(crate) text: String,
     pub(crate) evaluation: Evaluation,
     pub(crate) facts: Facts,
@@ -38,6 +38,8 @@ pub(crate) fn load(file: &EvaluationFile) -> Result<Checked, Failure> {
     if !findings.errors.is_empty() {
         return Err(refuse(path, &findings.errors));
     }
+    let text = orchestrator_spec::as_run(&shown, &text, &file.overrides, &base.to_string_lossy())
+        .map_err(|problems| refuse(path, &problems))?;
     Ok(Checked { text, evaluation, facts, base, warnings: findings.warnings })
 }
 
@@ -79,4 +81,25 @@ fn base_of(path: &Path) -> anyhow::Result<PathBuf> {
     parent
         .canonicalize()
         .with_context(|| format!("failed to find the folder of {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_run_is_the_evaluation_that_runs() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/eval.yaml");
+        let load = |overrides: &[&str]| {
+            let overrides = overrides.iter().map(|set| set.parse().unwrap()).collect();
+            load(&EvaluationFile { file: file.clone(), overrides }).map_err(|_| ()).unwrap()
+        };
+        assert_eq!(load(&[]).text, fs::read_to_string(&file).unwrap());
+        let checked = load(&["sweep.batch=[7]", "tasks=[{retrieval: {dataset: captions}}]"]);
+        let again = orchestrator_spec::parse("eval.yaml", &checked.text, &[]).unwrap();
+        let placeless = |evaluation| serde_json::to_value::<Evaluation>(evaluation).unwrap();
+        assert_eq!(placeless(again), placeless(checked.evaluation));
+        let folder = checked.base.to_str().unwrap();
+        assert!(checked.text.contains(&format!("# relative paths start at {folder:?}\n")));
+    }
 }

@@ -7,6 +7,7 @@
 //! The line: `outline` finds places and refuses hostile YAML → `overrides` → `walk` compares with
 //! the shapes of `grammar` and writes defaults in → `parse` reads the typed value.
 
+mod as_run;
 mod check;
 mod evaluation;
 mod facts;
@@ -21,6 +22,7 @@ mod shape;
 mod walk;
 mod wording;
 
+pub use as_run::as_run;
 pub use check::{Findings, check};
 pub use evaluation::{Axis, Batch, Dataset, Evaluation, Model, OnBadSample, Task, Trial};
 pub use facts::{DatasetFacts, Facts, ModelFacts, TowerFacts};

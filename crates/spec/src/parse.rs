@@ -9,7 +9,7 @@ use crate::{
     Axis, Batch, CaptionChoice, Dataset, Evaluation, Model, OnBadSample, Override, Task,
     grammar::ROOT,
     key_path::KeyPath,
-    outline::{Refusal, outline},
+    outline::{Node, Refusal, outline},
     problem::{Place, Places, Problem, Problems},
     shape::VERSION,
     walk::walk,
@@ -27,10 +27,7 @@ const TRIALS_LIMIT: usize = 10_000;
 /// Every mistake that can be seen without looking at other files. What makes the text unreadable as
 /// a whole (not YAML, aliases, another version of the format) is reported alone.
 pub fn parse(file_name: &str, text: &str, overrides: &[Override]) -> Result<Evaluation, Problems> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let root = outline(text).map_err(|refusals| refused(file_name, refusals))?;
-    let mut document: Value =
-        serde_yaml::from_str(text).map_err(|error| unread(file_name, &error))?;
+    let (root, mut document) = read(file_name, text)?;
     let flags = overrides.iter().map(|set| (set.path.clone(), set.to_string())).collect();
     let places = Places::new(file_name, root, flags);
 
@@ -48,6 +45,14 @@ pub fn parse(file_name: &str, text: &str, overrides: &[Override]) -> Result<Eval
     typed(document, places).map_err(|error| unread(file_name, &error))
 }
 
+/// The text's outline and its value.
+pub(crate) fn read(file_name: &str, text: &str) -> Result<(Node, Value), Problems> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let root = outline(text).map_err(|refusals| refused(file_name, refusals))?;
+    let document = serde_yaml::from_str(text).map_err(|error| unread(file_name, &error))?;
+    Ok((root, document))
+}
+
 fn refused(file: &str, refusals: Vec<Refusal>) -> Problems {
     let problem = |Refusal { at: (line, column), key, message, hint }| Problem {
         place: Some(Place::File { file: file.to_owned(), line, column }),
@@ -58,7 +63,7 @@ fn refused(file: &str, refusals: Vec<Refusal>) -> Problems {
     Problems::sorted(refusals.into_iter().map(problem).collect())
 }
 
-fn unread(file: &str, error: &serde_yaml::Error) -> Problems {
+pub(crate) fn unread(file: &str, error: &serde_yaml::Error) -> Problems {
     let at = error.location().map_or((1, 1), |location| {
         let from = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         (from(location.line()), from(location.column()))
@@ -67,7 +72,8 @@ fn unread(file: &str, error: &serde_yaml::Error) -> Problems {
     refused(file, vec![Refusal { at, key: String::new(), message, hint: None }])
 }
 
-fn set(document: &mut Value, overrides: &[Override]) -> Vec<Problem> {
+/// Puts the values in; each override that has no place is a problem.
+pub(crate) fn set(document: &mut Value, overrides: &[Override]) -> Vec<Problem> {
     let problem = |set: &Override, message| Problem {
         place: Some(Place::Flag(set.to_string())),
         key: set.path.to_string(),

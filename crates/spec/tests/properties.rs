@@ -4,7 +4,7 @@
 
 use std::sync::LazyLock;
 
-use orchestrator_spec::{Batch, Evaluation, Override, parse, schema};
+use orchestrator_spec::{Batch, Evaluation, Override, Places, as_run, parse, schema};
 use orchestrator_types::{DatasetName, Precision};
 use proptest::{collection::vec, prelude::*, sample};
 
@@ -104,6 +104,31 @@ fn key() -> impl Strategy<Value = &'static str> {
     ])
 }
 
+/// Overrides that are right, and some of any kind.
+fn flags() -> impl Strategy<Value = Vec<String>> {
+    let right = [
+        "name=yes",
+        "name='1_000'",
+        "name=\"- a: #b\"",
+        "name='  '",
+        "models=[{path: '~'}, {path: 0x10}]",
+        "models[1].path=\"null\"",
+        "datasets[\"photos-v2.1\"].path=a/ä/b c",
+        "datasets.captions={format: captions, path: \"'\"}",
+        "tasks=[{retrieval: {dataset: captions}}]",
+        "tasks[0].zero_shot.top_k=[1, 2]",
+        "sweep={precision: [fp32], batch: [7]}",
+        "sweep.batch=[7]",
+        "sweep.batch[0]=auto",
+        "sweep=",
+        "on_bad_sample=quarantine",
+    ];
+    let name = any::<String>().prop_map(|name| format!("name={}", serde_json::json!(name)));
+    let any = (key(), value()).prop_map(|(key, value)| format!("{key}={value}"));
+    let right = sample::select(right.to_vec()).prop_map(str::to_owned);
+    vec(prop_oneof![8 => right, 2 => name, 1 => any], 0..4)
+}
+
 fn with_axes(models: usize, batches: usize, batch_first: bool) -> Evaluation {
     let models = (0..models).map(|index| format!("{{path: m{index}}}")).collect::<Vec<_>>();
     let batches = (1..=batches).map(|size| size.to_string()).collect::<Vec<_>>();
@@ -159,6 +184,28 @@ proptest! {
                 prop_assert_eq!(shape, !valid, "{}", problems);
             }
         }
+    }
+
+    #[test]
+    fn a_file_as_run_needs_no_overrides(flags in flags(), folder in any::<String>()) {
+        let overrides: Vec<Override> = flags.iter().map(|flag| flag.parse().unwrap()).collect();
+        let Ok(text) = as_run("eval.yaml", EVERYTHING, &overrides, &folder) else {
+            prop_assert!(parse("eval.yaml", EVERYTHING, &overrides).is_err());
+            return Ok(());
+        };
+        prop_assert!(!overrides.is_empty() || text == EVERYTHING);
+        let placeless = |evaluation| Evaluation { places: Places::default(), ..evaluation };
+        let messages = |problems: orchestrator_spec::Problems| {
+            let mut all: Vec<_> = problems.iter().map(|it| (it.key.clone(), it.message.clone())).collect();
+            all.sort();
+            all
+        };
+        let original = parse("eval.yaml", EVERYTHING, &overrides);
+        prop_assert_eq!(
+            parse("eval.yaml", &text, &[]).map(placeless).map_err(messages),
+            original.map(placeless).map_err(messages),
+            "{}", text
+        );
     }
 
     #[test]
