@@ -1,5 +1,5 @@
-//! An executor's standard error: every line goes to the log, the last ones are kept for the
-//! message about its end.
+//! An executor's standard error: every line goes to the log, and the last ones that may say why it
+//! ended are kept for the message about its end: warnings, errors, and whatever is not a log line.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 /// Lines kept.
-const LINES: usize = 20;
+const LINES: usize = 10;
 /// A longer line is cut into several, so that memory stays bounded.
 const LINE_BYTES: u64 = 4096;
 /// A pipe is empty as soon as its last writer is dead; a grandchild could hold it open.
@@ -61,7 +61,9 @@ async fn read(slice: SliceId, stderr: impl AsyncRead + Unpin, kept: Kept) {
             Ok(_) => {
                 let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
                 tracing::info!(%slice, "executor: {line}");
-                keep(&kept, line);
+                if !is_small_talk(&line) {
+                    keep(&kept, line);
+                }
             }
             Err(error) => {
                 tracing::warn!(%slice, %error, "cannot read the executor's standard error");
@@ -69,6 +71,14 @@ async fn read(slice: SliceId, stderr: impl AsyncRead + Unpin, kept: Kept) {
             }
         }
     }
+}
+
+/// Whether the line is empty, or a log line below a warning: `<time>Z  INFO <where>: <what>`.
+fn is_small_talk(line: &str) -> bool {
+    let mut words = line.split_ascii_whitespace();
+    let Some(first) = words.next() else { return true };
+    let is_time = first.ends_with('Z') && first.starts_with(|c: char| c.is_ascii_digit());
+    is_time && matches!(words.next(), Some("INFO" | "DEBUG" | "TRACE"))
 }
 
 fn keep(kept: &Kept, line: String) {
@@ -90,8 +100,29 @@ mod tests {
         let mut words = LastWords::of("n.0".parse().unwrap(), std::io::Cursor::new(text));
         let told = words.told().await;
         let lines: Vec<&str> = told.lines().collect();
-        assert_eq!((lines[0], lines[1], lines.len()), ("; it wrote:", "line 32", 21));
-        assert_eq!(lines[19].chars().count(), 4096, "an endless line is cut");
+        assert_eq!((lines[0], lines[1], lines.len()), ("; it wrote:", "line 42", 11));
+        assert_eq!(lines[9].chars().count(), 4096, "an endless line is cut");
+    }
+
+    #[tokio::test]
+    async fn log_lines_without_a_warning_are_left_out() {
+        let text = "\
+2026-11-30T09:26:39.104482Z  INFO orchestrator_executor::serve: ready socket=/s build=\"b\"
+2026-11-30T09:26:40.104482Z  WARN attempt{run=01 unit=3}: orchestrator_executor: failed
+2026-11-30T09:26:41.104482Z DEBUG attempt{run=01 unit=3}: orchestrator_executor: removed
+
+thread 'attempts' panicked at src/crew.rs:7:5:
+five is too much
+2026-11-30T09:26:42.104482Z ERROR orchestrator_executor: cannot listen
+";
+        let mut words = LastWords::of("n.0".parse().unwrap(), std::io::Cursor::new(text));
+        insta::assert_snapshot!(words.told().await, @r"
+        ; it wrote:
+        2026-11-30T09:26:40.104482Z  WARN attempt{run=01 unit=3}: orchestrator_executor: failed
+        thread 'attempts' panicked at src/crew.rs:7:5:
+        five is too much
+        2026-11-30T09:26:42.104482Z ERROR orchestrator_executor: cannot listen
+        ");
     }
 
     #[tokio::test]
