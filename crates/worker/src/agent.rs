@@ -7,14 +7,14 @@ use tokio::{task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    Config, RegisterError, StartError,
+    AgentError, Config, StartError,
     executor::Recipe,
     heartbeat::beat,
     host::Host,
     registration::{Registration, reach},
     scratch::Scratch,
     session::Session,
-    slice::Slice,
+    slice::{GivenUp, Slice},
     supervisor::Supervisor,
 };
 
@@ -25,8 +25,8 @@ pub struct Agent {
     stopping: CancellationToken,
     grace: Duration,
     libtorch: String,
-    /// Runs until the agent drains, or gives up on its coordinator. Aborting it drops the slices.
-    work: AbortOnDropHandle<Result<(), RegisterError>>,
+    /// Runs until the agent drains, or gives up. Aborting it drops the slices.
+    work: AbortOnDropHandle<Result<(), AgentError>>,
 }
 
 impl Agent {
@@ -72,14 +72,15 @@ impl Agent {
         &self.libtorch
     }
 
-    /// Waits until the agent gives up on its coordinator; without that, for ever. Safe to drop.
+    /// Waits until the agent gives up on its coordinator, or on its last executor; without that,
+    /// for ever. Safe to drop.
     ///
     /// # Errors
-    /// [`RegisterError`]: that is how it ends.
+    /// [`AgentError`]: that is how it ends.
     ///
     /// # Panics
     /// If a task of the agent panicked, with its panic, or if it is called again after its end.
-    pub async fn ended(&mut self) -> Result<(), RegisterError> {
+    pub async fn ended(&mut self) -> Result<(), AgentError> {
         match (&mut self.work).await {
             Ok(outcome) => outcome,
             Err(error) => match error.try_into_panic() {
@@ -148,17 +149,27 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
     Ok(started.into_iter().map(|(_, supervisor)| supervisor).collect())
 }
 
-/// Session after session, until the agent drains or the coordinator stays away. Then the executors
-/// are ended. The scratch folder stays locked until they are.
+/// Session after session, until the agent drains, the coordinator stays away, or no slice is left.
+/// Then the executors are ended. The scratch folder stays locked until they are.
 async fn work(
     scratch: Scratch,
     host: Arc<Host>,
-    registration: Registration,
+    mut registration: Registration,
     mut session: Arc<Session>,
     mut slices: Vec<Slice>,
-) -> Result<(), RegisterError> {
+) -> Result<(), AgentError> {
     let outcome = loop {
-        slices = serve(&host, &session, slices).await;
+        let given_up;
+        (slices, given_up) = serve(&host, &session, slices).await;
+        for GivenUp { slice, .. } in &given_up {
+            tracing::error!(%slice, left = slices.len(), "the slice is given up");
+            registration.withdraw(slice);
+        }
+        if let (true, Some(GivenUp { slice, error })) =
+            (slices.is_empty(), given_up.into_iter().last())
+        {
+            break Err(AgentError::NoSlice { slice, source: Box::new(error) });
+        }
         let again = tokio::select! {
             biased;
             () = host.draining.cancelled() => break Ok(()),
@@ -166,7 +177,7 @@ async fn work(
         };
         match again {
             Ok(next) => session = next,
-            Err(error) => break Err(error),
+            Err(error) => break Err(error.into()),
         }
     };
     stop(slices.into_iter().map(Slice::stop)).await;
@@ -182,20 +193,28 @@ async fn stop(stops: impl Iterator<Item = impl Future<Output = ()> + Send + 'sta
     }
 }
 
-/// Beats and serves until every slice has ended its part in the session.
-async fn serve(host: &Host, session: &Arc<Session>, slices: Vec<Slice>) -> Vec<Slice> {
-    let mut serving: JoinSet<Slice> =
+/// Beats and serves until every slice has ended its part in the session. Gives those that are left,
+/// and those that are not.
+async fn serve(
+    host: &Host,
+    session: &Arc<Session>,
+    slices: Vec<Slice>,
+) -> (Vec<Slice>, Vec<GivenUp>) {
+    let mut serving: JoinSet<Result<Slice, GivenUp>> =
         slices.into_iter().map(|slice| slice.serve(Arc::clone(session))).collect();
     let gathered = async {
-        let mut gathered = Vec::new();
+        let (mut left, mut given_up) = (Vec::new(), Vec::new());
         while let Some(ended) = serving.join_next().await {
-            gathered.push(joined(ended));
+            match joined(ended) {
+                Ok(slice) => left.push(slice),
+                Err(slice) => given_up.push(slice),
+            }
         }
         session.end();
-        gathered
+        (left, given_up)
     };
-    let ((), slices) = tokio::join!(beat(&host.client, session), gathered);
-    slices
+    let ((), gathered) = tokio::join!(beat(&host.client, session, host.limits.reconnect), gathered);
+    gathered
 }
 
 /// A task's value. A panic is a defect and ends the agent, and with it every executor.

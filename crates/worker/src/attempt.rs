@@ -1,8 +1,9 @@
 //! One attempt: inputs in, unit computed, result staged and committed.
 //!
 //! It ends in one of three ways. The result is committed (or fenced, which is the coordinator's
-//! business). Or it fails, and the coordinator is told why. Or it is taken back — revoked, or its
-//! session is over — and ends in silence. When the agent stops, it fails as lost with its worker.
+//! business). Or it fails, and the coordinator is told why. Or it ends in silence: it is taken back
+//! (revoked, or its session is over), or the agent stops. Stopping is no failure of the unit's: the
+//! coordinator gives it to somebody else when the session is over, which it finds out by itself.
 
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub(crate) struct Attempt<'a> {
 enum End {
     /// Nobody wants to hear of it.
     TakenBack,
+    /// The agent stops.
+    Stopping,
     Failed(Failure),
 }
 
@@ -75,6 +78,7 @@ impl Attempt<'_> {
             match self.pursue(assignment).await {
                 Ok(()) => {}
                 Err(End::TakenBack) => tracing::info!("taken back by the coordinator"),
+                Err(End::Stopping) => tracing::info!("left: the worker is stopping"),
                 Err(End::Failed(failure)) => self.fail(failure).await,
             }
         };
@@ -235,10 +239,7 @@ async fn unless<T>(
     tokio::select! {
         biased;
         () = revoked.cancelled() => Err(End::TakenBack),
-        () = stop => {
-            let message = "its worker is stopping";
-            Err(End::Failed(Failure::new(FailureClass::Infrastructure, message)))
-        }
+        () = stop => Err(End::Stopping),
         outcome = work => outcome.map_err(End::Failed),
     }
 }

@@ -32,7 +32,8 @@ pub struct Config {
 pub struct Limits {
     /// How long the first contact with the coordinator may take before the start fails.
     pub first_contact: Duration,
-    /// How long an agent that was registered tries to register again before it gives up.
+    /// How long heartbeats may go without an answer before the session is over, and how long the
+    /// agent then tries to register again before it gives up.
     pub reconnect: Duration,
     /// How long running attempts may go on after [`Agent::shutdown`](crate::Agent::shutdown).
     pub grace: Duration,

@@ -53,6 +53,26 @@ pub enum StartError {
     Register(#[from] RegisterError),
 }
 
+/// Why an agent that was at work has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// There is no coordinator that would take it.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// No slice has an executor any more.
+    #[error(
+        "no slice is left to work on: the executor of slice {slice} was started again and again, \
+         and does not come up"
+    )]
+    NoSlice {
+        /// The last slice that was given up.
+        slice: SliceId,
+        /// Why its last start failed.
+        #[source]
+        source: Box<ExecutorError>,
+    },
+}
+
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {

@@ -1,16 +1,19 @@
 //! Telling the coordinator that we live and how far we are; hearing what is to stop.
 
+use std::time::Duration;
+
 use orchestrator_proto::{Refusal, RefusalCode, v1};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{client::Client, session::Session};
 
-/// Beats until the session is over, and ends it when the coordinator no longer knows it. A beat
-/// that is not answered changes nothing: the coordinator decides by its own clock who is lost.
-pub(crate) async fn beat(client: &Client, session: &Session) {
+/// Beats until the session is over, and ends it when the coordinator no longer knows it, or when no
+/// beat was answered for `patience`. A single one that is not answered changes nothing: the
+/// coordinator decides by its own clock who is lost.
+pub(crate) async fn beat(client: &Client, session: &Session, patience: Duration) {
     let mut ticks = interval(session.beat());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut missed = 0_u32;
+    let (mut answered, mut missed) = (Instant::now(), 0_u32);
     loop {
         let answer = tokio::select! {
             biased;
@@ -23,11 +26,15 @@ pub(crate) async fn beat(client: &Client, session: &Session) {
         };
         match answer {
             Ok(v1::HeartbeatReply { revoked }) => {
-                missed = 0;
+                (answered, missed) = (Instant::now(), 0);
                 session.revoke(&revoked);
             }
             Err(refusal) if is_over(&refusal) => {
                 tracing::warn!(%refusal, "the coordinator no longer knows this session");
+                session.end();
+            }
+            Err(refusal) if answered.elapsed() >= patience => {
+                tracing::warn!(%refusal, ?patience, missed, "no heartbeat is answered: the session is over");
                 session.end();
             }
             Err(refusal) => {

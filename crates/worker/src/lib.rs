@@ -11,7 +11,9 @@
 //! - an executor belongs to one slice, and lives no longer than the agent: it is killed and reaped
 //!   on shutdown, when the [`Agent`] is dropped, and leaves by itself when its standard input ends;
 //! - a slice runs one attempt at a time, and every attempt ends in a commit, in a failure with its
-//!   class, or in silence because the coordinator has taken it back;
+//!   class, or in silence: because the coordinator has taken it back, or because the agent stops;
+//! - a slice whose executor does not start any more is given up: the agent registers again without
+//!   it, and ends when none is left;
 //! - every call has a deadline, and every wait ends when it is no longer wanted.
 //!
 //! Absent on purpose: decisions (which unit, which batch, whether to retry), eval.yaml, libtorch.
@@ -40,5 +42,5 @@ mod supervisor;
 
 pub use agent::Agent;
 pub use config::{Config, Limits};
-pub use error::{ExecutorError, RegisterError, StartError};
+pub use error::{AgentError, ExecutorError, RegisterError, StartError};
 pub use locate::{EXECUTOR_NAME, FindError, find_executor};

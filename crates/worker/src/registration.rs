@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use orchestrator_proto::{ConnectError, connect, v1};
+use orchestrator_types::SliceId;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
 
@@ -24,6 +25,11 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
+    /// Offers this slice no longer.
+    pub(crate) fn withdraw(&mut self, slice: &SliceId) {
+        self.request.slices.retain(|offer| offer.id != slice.as_str());
+    }
+
     /// A new session. It ends sessions of an earlier life of this node.
     pub(crate) async fn session(&self, patience: Duration) -> Result<Arc<Session>, RegisterError> {
         let reply = patiently(&self.address, patience, || self.register()).await?;

@@ -7,6 +7,7 @@ use orchestrator_types::{FailureClass, FencingToken, SliceId};
 use tokio::time::sleep;
 
 use crate::{
+    ExecutorError,
     attempt::{Attempt, Unit},
     backoff::Backoff,
     failure::Failure,
@@ -30,6 +31,20 @@ pub(crate) struct Slice {
     leases: u64,
 }
 
+/// A slice that has no executor and will get none.
+#[derive(Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) slice: SliceId,
+    /// Why its last start failed.
+    pub(crate) error: ExecutorError,
+}
+
+/// Why a slice gets no next unit.
+enum NoUnit {
+    Refused(Refusal),
+    NoExecutor(ExecutorError),
+}
+
 impl Slice {
     pub(crate) fn new(id: SliceId, host: Arc<Host>, supervisor: Supervisor) -> Self {
         let backoff = Backoff::of(id.as_str());
@@ -38,7 +53,11 @@ impl Slice {
 
     /// Works until the session is over or the agent drains, and gives the slice back: the executor
     /// outlives the session. Dropping the future kills the executor.
-    pub(crate) async fn serve(mut self, session: Arc<Session>) -> Self {
+    ///
+    /// # Errors
+    /// [`GivenUp`], when the executor does not start any more. The session is then over: the
+    /// coordinator is to hear of the slices that are left.
+    pub(crate) async fn serve(mut self, session: Arc<Session>) -> Result<Self, GivenUp> {
         let host = Arc::clone(&self.host);
         loop {
             let leased = tokio::select! {
@@ -49,7 +68,12 @@ impl Slice {
             };
             match leased {
                 Ok(assignment) => self.attempt(&session, assignment).await,
-                Err(refusal) => {
+                Err(NoUnit::NoExecutor(error)) => {
+                    session.end();
+                    self.supervisor.stop().await;
+                    return Err(GivenUp { slice: self.id, error });
+                }
+                Err(NoUnit::Refused(refusal)) => {
                     // Nothing but the end of the session should make a lease fail for good. If
                     // anything else does, registering again brings it to light.
                     tracing::warn!(slice = %self.id, %refusal, "no lease: the session is over");
@@ -57,14 +81,14 @@ impl Slice {
                 }
             }
         }
-        self
+        Ok(self)
     }
 
     /// The next unit. A dropped request may have been granted: the unit comes back to the
     /// coordinator with the end of the session.
-    async fn next(&mut self, session: &Session) -> Result<v1::Assignment, Refusal> {
+    async fn next(&mut self, session: &Session) -> Result<v1::Assignment, NoUnit> {
         loop {
-            self.supervisor.up().await;
+            self.supervisor.up().await.map_err(NoUnit::NoExecutor)?;
             let request = v1::LeaseRequest {
                 session: session.id(),
                 slice: self.id.to_string(),
@@ -79,7 +103,7 @@ impl Slice {
                     // A coordinator that takes every session and refuses every lease is not to be
                     // hammered.
                     sleep(self.backoff.after_failure()).await;
-                    return Err(refusal);
+                    return Err(NoUnit::Refused(refusal));
                 }
             };
             self.leases += 1;

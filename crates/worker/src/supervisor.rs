@@ -1,5 +1,5 @@
 //! Keeps one slice's executor alive: notices its end, says why, starts another one, ever slower
-//! while it does not stay.
+//! while it does not stay, and not for ever while it does not even start.
 
 use std::time::Duration;
 
@@ -19,6 +19,9 @@ use crate::{
 /// How long a process may take to be gone after its connection broke.
 const DIE: Duration = Duration::from_secs(2);
 
+/// Starts in a row that may fail; with the waits between them they take six seconds.
+const MOST_FAILED_STARTS: u32 = 5;
+
 /// One slice's executor, or the way to the next one.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
@@ -26,13 +29,15 @@ pub(crate) struct Supervisor {
     current: Option<Executor>,
     /// Ends and failed starts since the last unit that was computed.
     failures: u32,
+    /// Failed starts since the last one that went well.
+    failed_starts: u32,
 }
 
 impl Supervisor {
     /// Starts the first executor. It is worth no second try: the user is watching.
     pub(crate) async fn start(recipe: Recipe) -> Result<Self, ExecutorError> {
         let current = Some(Executor::start(&recipe).await?);
-        Ok(Self { recipe, current, failures: 0 })
+        Ok(Self { recipe, current, failures: 0, failed_starts: 0 })
     }
 
     /// Version of libtorch in the executor, or nothing while there is none.
@@ -40,11 +45,19 @@ impl Supervisor {
         self.current.as_ref().map_or("", |executor| &executor.libtorch)
     }
 
-    /// Returns when an executor is up, however long that takes. Drop the future to stop waiting.
-    pub(crate) async fn up(&mut self) {
+    /// Returns when an executor is up. Drop the future to stop waiting.
+    ///
+    /// # Errors
+    /// The last failed start, when there were too many in a row.
+    pub(crate) async fn up(&mut self) -> Result<(), ExecutorError> {
         while let Err(error) = self.client().await {
-            tracing::error!(slice = %self.recipe.slice, "no executor: {}", chain(&error));
+            let slice = &self.recipe.slice;
+            tracing::error!(%slice, tries = self.failed_starts, "no executor: {}", chain(&error));
+            if self.failed_starts >= MOST_FAILED_STARTS {
+                return Err(error);
+            }
         }
+        Ok(())
     }
 
     /// The executor, or one new start of it after a wait that doubles with every failure.
@@ -56,6 +69,7 @@ impl Supervisor {
             }
             let started = Executor::start(&self.recipe).await;
             self.failures += u32::from(started.is_err());
+            self.failed_starts = if started.is_err() { self.failed_starts + 1 } else { 0 };
             self.current = Some(started?);
         }
         Ok(self.current.as_ref().expect("it was started above").client.clone())

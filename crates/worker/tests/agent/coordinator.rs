@@ -43,6 +43,8 @@ pub(crate) struct Notes {
     pub(crate) lost_answers: u32,
     /// Registration is refused with this.
     pub(crate) refuses: Option<Refusal>,
+    /// No heartbeat is answered.
+    pub(crate) deaf_to_heartbeats: bool,
     /// Fetched bytes arrive changed.
     pub(crate) damages_blobs: bool,
 }
@@ -167,6 +169,9 @@ impl Coordinator for Desk {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatReply>, Status> {
         let v1::HeartbeatRequest { session, attempts } = request.into_inner();
+        if self.notes.lock().unwrap().deaf_to_heartbeats {
+            return Err(Status::unavailable("nobody hears"));
+        }
         self.answer(&session, |notes| {
             notes.progress = attempts;
             v1::HeartbeatReply { revoked: notes.revoked.clone() }

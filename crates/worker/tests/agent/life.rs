@@ -1,16 +1,21 @@
 //! The agent's own life: sessions that end, coordinators that come back, shutdown without a trace.
 
 use std::{
+    error::Error,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use orchestrator_proto::{Refusal, RefusalCode, v1::FailureClass};
-use orchestrator_worker::{Agent, RegisterError};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use orchestrator_proto::{Refusal, RefusalCode};
+use orchestrator_worker::{Agent, AgentError, RegisterError};
 
 use crate::{
-    executor::{HANGS, IS_SLOW, LIBTORCH},
+    executor::{ABORTS, HANGS, IS_SLOW, LIBTORCH},
     trials,
     workplace::{Workplace, config, is_gone, until},
 };
@@ -20,6 +25,9 @@ trials![
     a_session_that_is_over_is_replaced,
     a_coordinators_restart_is_survived,
     an_agent_gives_up_in_the_end,
+    heartbeats_without_an_answer_end_the_session,
+    an_agent_without_a_working_executor_says_so,
+    a_slice_without_an_executor_is_given_up_and_the_others_go_on,
     shutdown_leaves_no_process,
     shutdown_waits_for_a_unit_within_its_grace,
     a_stubborn_executor_is_killed,
@@ -86,8 +94,57 @@ async fn an_agent_gives_up_in_the_end() {
         notes.refuses = Some(Refusal::new(RefusalCode::Stale, "this coordinator is newer"));
     });
     let error = agent.ended().await.unwrap_err();
-    assert!(matches!(error, RegisterError::Refused { .. }), "{error}");
+    assert!(matches!(error, AgentError::Register(RegisterError::Refused { .. })), "{error}");
     assert!(executors.into_iter().all(is_gone), "its executors went first");
+}
+
+async fn heartbeats_without_an_answer_end_the_session() {
+    let workplace = Workplace::new().await;
+    let mut config = workplace.config(1);
+    config.limits.reconnect = Duration::from_millis(300);
+    let agent = Agent::start(config).await.unwrap();
+    let coordinator = &workplace.coordinator;
+    coordinator.change(|notes| notes.deaf_to_heartbeats = true);
+    coordinator.until("another registration", |notes| notes.registered.len() == 2).await;
+    coordinator.change(|notes| notes.deaf_to_heartbeats = false);
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    agent.shutdown().await;
+}
+
+async fn an_agent_without_a_working_executor_says_so() {
+    let workplace = Workplace::new().await;
+    let mut agent = workplace.agent(1).await;
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    workplace.mode("ends");
+    workplace.hand_out(ABORTS);
+    let ended = tokio::time::timeout(Duration::from_secs(30), agent.ended()).await;
+    let error = ended.expect("the agent goes on for ever").unwrap_err();
+    let chain = std::iter::successors(Some(&error as &dyn Error), |&error| error.source());
+    let text = chain.map(ToString::to_string).collect::<Vec<_>>().join("\n  because ");
+    let program = std::env::current_exe().unwrap();
+    insta::assert_snapshot!(text.replace(program.to_str().unwrap(), "[executor]"), @r"
+    no slice is left to work on: the executor of slice here.0 was started again and again, and does not come up
+      because [executor] exited with code 3 before it answered; it wrote:
+    libtorch_cpu.so: cannot open shared object file
+    ");
+    workplace.failed(ABORTS).await;
+}
+
+async fn a_slice_without_an_executor_is_given_up_and_the_others_go_on() {
+    let workplace = Workplace::new().await;
+    let agent = workplace.agent(2).await;
+    workplace.mode("first ends");
+    kill(Pid::from_raw(workplace.executor(0)), Signal::SIGKILL).unwrap();
+    let coordinator = &workplace.coordinator;
+    coordinator.until("another registration", |notes| notes.registered.len() == 2).await;
+    let slices: Vec<String> =
+        coordinator.notes().registered[1].slices.iter().map(|slice| slice.id.clone()).collect();
+    assert_eq!(slices, ["here.1"]);
+    workplace.hand_out(1);
+    workplace.committed(1).await;
+    agent.shutdown().await;
 }
 
 async fn shutdown_leaves_no_process() {
@@ -101,8 +158,7 @@ async fn shutdown_leaves_no_process() {
     agent.shutdown().await;
     assert!(executors.into_iter().all(is_gone));
     assert!(started.elapsed() < Duration::from_secs(10));
-    let failure = (FailureClass::Infrastructure, "its worker is stopping".to_owned());
-    assert_eq!(workplace.failed(HANGS).await, failure);
+    assert_eq!(workplace.coordinator.notes().failed, [], "nothing has failed");
     let sockets = std::fs::read_dir(workplace.scratch()).unwrap();
     let sockets = sockets.filter(|entry| {
         entry.as_ref().unwrap().path().extension().is_some_and(|name| name == "sock")

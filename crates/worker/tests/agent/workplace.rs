@@ -55,13 +55,12 @@ impl Workplace {
     /// Executors of this test that run or are not reaped, as far as their command line can be
     /// read.
     pub(crate) fn executors(&self) -> Vec<i32> {
-        let ours = self.scratch().to_str().unwrap().to_owned();
-        let pid = |entry: fs::DirEntry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let command = fs::read(entry.path().join("cmdline")).ok()?;
-            String::from_utf8_lossy(&command).contains(&ours).then_some(pid)
-        };
-        fs::read_dir("/proc").unwrap().filter_map(|entry| pid(entry.unwrap())).collect()
+        processes(&self.scratch())
+    }
+
+    /// The executor of slice number `slice`.
+    pub(crate) fn executor(&self, slice: usize) -> i32 {
+        processes(&self.scratch().join(format!("{slice}.sock")))[0]
     }
 
     /// Texts to encode in one unit; its number is its token.
@@ -173,6 +172,17 @@ fn dataset() -> v1::Dataset {
         })),
         manifest_digest: vec![2; 32],
     }
+}
+
+/// Processes whose command line names this file or something in this folder.
+fn processes(named: &Path) -> Vec<i32> {
+    let ours = named.to_str().unwrap();
+    let pid = |entry: fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let command = fs::read(entry.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&command).contains(ours).then_some(pid)
+    };
+    fs::read_dir("/proc").unwrap().filter_map(|entry| pid(entry.unwrap())).collect()
 }
 
 /// Whether no process has this number, not even one that waits to be reaped.
