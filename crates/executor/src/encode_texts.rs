@@ -50,7 +50,7 @@ pub(crate) fn encode_texts(
         let texts = dataset.texts(work.texts);
         tokenise(&texts, &model.tokenizer()?, context, work.tile as usize, threads, attempt)
     })?;
-    let tiles = rows.part(work.part, work.parts);
+    let tiles = rows.part(work.starts(rows.all().end));
     let width = model.folder().config().embedding_width as usize;
     let part = Part { rows, tiles, range: rows.rows(tiles), width };
     let mut product = part.product(work, model, cache, threads, attempt)?;

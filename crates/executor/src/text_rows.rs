@@ -79,11 +79,15 @@ impl TextRows {
         self.distinct.len()
     }
 
-    /// The tiles of part number `part` of `parts`; none if there are fewer tiles than parts.
-    pub(crate) fn part(&self, part: u32, parts: u32) -> &[TextTile] {
-        let each = self.tiles.len().div_ceil(parts as usize);
-        let start = (each * part as usize).min(self.tiles.len());
-        &self.tiles[start..(start + each).min(self.tiles.len())]
+    /// Every row.
+    pub(crate) fn all(&self) -> Range<u32> {
+        0..u32::try_from(self.unique()).expect("there are not more rows than texts")
+    }
+
+    /// The tiles that start at `rows`; see [`EncodeTexts::starts`].
+    pub(crate) fn part(&self, rows: Range<u32>) -> &[TextTile] {
+        let index = |row: u32| self.tiles.partition_point(|tile| tile.rows.start < row as usize);
+        &self.tiles[index(rows.start)..index(rows.end)]
     }
 
     /// The rows of those tiles.
@@ -124,7 +128,30 @@ fn tiles(distinct: &[Vec<u32>], length: impl Fn(&[u32]) -> usize, tile: usize) -
 
 #[cfg(test)]
 mod tests {
+    use orchestrator_proto::domain::SourceKind;
+    use orchestrator_types::Precision;
+
     use super::*;
+
+    fn work() -> EncodeTexts {
+        EncodeTexts {
+            model: ModelSource {
+                folder: "/m".into(),
+                weights: Digest::of(b""),
+                precision: Precision::Fp32,
+            },
+            dataset: DatasetSource {
+                name: "d".parse().unwrap(),
+                source: SourceKind::Captions { file: "/d.jsonl".into() },
+                manifest: Digest::of(b""),
+            },
+            texts: TextSet::AllCaptions,
+            part: 0,
+            parts: 1,
+            batch: 4,
+            tile: 4,
+        }
+    }
 
     fn rows(texts: &[&[u32]], tile: usize) -> TextRows {
         let tokens = |ids: &&[u32]| Tokens { ids: ids.to_vec(), truncated: ids.len() == 20 };
@@ -139,10 +166,10 @@ mod tests {
         assert_eq!(rows.unique(), 4);
         assert_eq!(rows.truncated, 1);
         assert_eq!(rows.ids(1), [1, 5, 9]);
-        let lengths: Vec<usize> = rows.part(0, 1).iter().map(|tile| tile.length).collect();
+        let lengths: Vec<usize> = rows.part(rows.all()).iter().map(|tile| tile.length).collect();
         assert_eq!(lengths, [8, 16, 20], "the longest stops at the context");
         let mut ids = Vec::new();
-        rows.padded(&rows.part(0, 1)[0], &mut ids);
+        rows.padded(&rows.part(rows.all())[0], &mut ids);
         assert_eq!(ids, [1, 4, 4, 9, 9, 9, 9, 9, 1, 5, 9, 9, 9, 9, 9, 9]);
     }
 
@@ -150,21 +177,25 @@ mod tests {
     fn parts_cover_each_row_once_and_cut_no_tile() {
         let texts: Vec<Vec<u32>> = (0..103_u32).map(|n| vec![n; 1 + (n as usize % 20)]).collect();
         let rows = rows(&texts.iter().map(Vec::as_slice).collect::<Vec<_>>(), 4);
+        let work = work();
         for parts in [1, 2, 3, 7, 200] {
-            let ranges = (0..parts).map(|part| rows.rows(rows.part(part, parts)));
+            let starts = |part| EncodeTexts { part, parts, ..work.clone() }.starts(rows.all().end);
+            let ranges = (0..parts).map(|part| rows.rows(rows.part(starts(part))));
+            let most = EncodeTexts::most_rows(103, parts, 4) as usize;
+            assert!(ranges.clone().all(|range| range.len() <= most), "{parts} parts");
             let covered: Vec<usize> = ranges.flatten().collect();
             assert_eq!(covered, (0..rows.unique()).collect::<Vec<_>>(), "{parts} parts");
             let tiles: Vec<TextTile> =
-                (0..parts).flat_map(|part| rows.part(part, parts).to_vec()).collect();
-            assert_eq!(tiles, rows.part(0, 1), "{parts} parts");
+                (0..parts).flat_map(|part| rows.part(starts(part)).to_vec()).collect();
+            assert_eq!(tiles, rows.part(rows.all()), "{parts} parts");
         }
-        assert!(rows.part(0, 1).iter().all(|tile| (1..=4).contains(&tile.rows.len())));
+        assert!(rows.part(rows.all()).iter().all(|tile| (1..=4).contains(&tile.rows.len())));
     }
 
     #[test]
     fn an_empty_set_has_no_tiles() {
         let rows = rows(&[], 4);
-        assert!(rows.part(0, 1).is_empty());
-        assert_eq!(rows.rows(rows.part(0, 1)), 0..0);
+        assert!(rows.part(rows.all()).is_empty());
+        assert_eq!(rows.rows(rows.part(rows.all())), 0..0);
     }
 }

@@ -339,7 +339,11 @@ impl Builder<'_> {
                 batch: shape.batch.text,
                 tile: TEXT_TILE,
             };
-            self.push(Work::EncodeTexts(work), Vec::new(), count.div_ceil(parts));
+            self.push(
+                Work::EncodeTexts(work),
+                Vec::new(),
+                EncodeTexts::most_rows(count, parts, TEXT_TILE),
+            );
         }
         let range = UnitRange { start, end: self.next() };
         self.known.insert(key, range);

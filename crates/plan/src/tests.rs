@@ -6,7 +6,7 @@ use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts}
 use orchestrator_types::{ByteCount, Component, DeviceId, Digest};
 use proptest::prelude::*;
 
-use crate::{Inventory, Plan, PlanError, SliceOffer, Work, check, plan};
+use crate::{EncodeTexts, Inventory, Plan, PlanError, SliceOffer, TextSet, Work, check, plan};
 
 fn evaluation(batch: &str) -> Evaluation {
     let text = format!(
@@ -115,6 +115,58 @@ proptest! {
         let fixed = planned(samples, 2, 1, &format!("[{batch}]"));
         prop_assert_eq!(cuts(&planned(samples, 2, 1, "[auto]")), cuts(&fixed));
     }
+}
+
+/// The parts of a set of `texts` of which `distinct` are distinct, in tiles that are full only
+/// where `full` says so, as an executor cuts them.
+fn part_rows(work: &EncodeTexts, distinct: u32, full: impl Fn(u32) -> bool) -> u32 {
+    let starts = work.starts(distinct);
+    let (mut row, mut rows) = (0, 0);
+    while row < distinct {
+        let tile = if full(row) { work.tile } else { 1 }.min(distinct - row);
+        rows += if starts.contains(&row) { tile } else { 0 };
+        row += tile;
+    }
+    rows
+}
+
+fn text_units(plan: &Plan) -> Vec<(EncodeTexts, u32)> {
+    let texts = |unit: &crate::Unit| match &unit.work {
+        Work::EncodeTexts(work) if work.texts == TextSet::AllCaptions => {
+            Some((work.clone(), unit.rows))
+        }
+        _ => None,
+    };
+    plan.units.iter().filter_map(texts).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_part_of_the_texts_has_more_rows_than_planned(
+        texts in 1..70_000_u32,
+        doubles in 0..40_000_u32,
+        uneven in 1..50_u32,
+    ) {
+        let distinct = texts.saturating_sub(doubles).max(1);
+        let parts = text_units(&planned(texts, 1, 1, "[auto]"));
+        let full = |row: u32| !(row / 7).is_multiple_of(uneven);
+        let rows: Vec<u32> =
+            parts.iter().map(|(work, _)| part_rows(work, distinct, full)).collect();
+        prop_assert_eq!(rows.iter().sum::<u32>(), distinct);
+        for (rows, (_, most)) in rows.iter().zip(&parts) {
+            prop_assert!(rows <= most, "{rows} of at most {most}");
+        }
+    }
+}
+
+#[test]
+fn twenty_thousand_texts_are_two_parts_of_whole_tiles() {
+    let parts = text_units(&planned(20_000, 1, 1, "[auto]"));
+    let rows: Vec<u32> = parts.iter().map(|(work, _)| part_rows(work, 20_000, |_| true)).collect();
+    assert_eq!(rows, [10_016, 9_984]);
+    assert!(parts.iter().all(|(_, most)| *most == 10_031));
 }
 
 #[test]

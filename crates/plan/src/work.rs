@@ -1,6 +1,6 @@
 //! Units of work: the smallest things leased, retried and committed.
 
-use std::path::PathBuf;
+use std::{ops::Range, path::PathBuf};
 
 use orchestrator_types::{Component, DatasetName, Digest, Precision, Shard, UnitId};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,11 @@ pub enum Direction {
 }
 
 /// See [`Work::EncodeTexts`].
+///
+/// The distinct texts are rows, and rows are computed in tiles of at most `tile`; a part is the
+/// tiles that *start* in its share of the rows ([`EncodeTexts::starts`]), so that no tile is cut.
+/// Planner and executor both go by this: a plan bounds a part by [`EncodeTexts::most_rows`] before
+/// anybody knows how many texts are distinct or how full the tiles are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncodeTexts {
     /// Whose text tower.
@@ -125,6 +130,22 @@ pub struct EncodeTexts {
     pub batch: u32,
     /// Texts computed together.
     pub tile: u32,
+}
+
+impl EncodeTexts {
+    /// The rows, of `distinct` in all, at which tiles of this part start.
+    pub fn starts(&self, distinct: u32) -> Range<u32> {
+        let share = distinct.div_ceil(self.parts.max(1));
+        let start = |part: u32| share.saturating_mul(part).min(distinct);
+        start(self.part)..start(self.part.saturating_add(1))
+    }
+
+    /// Most rows that a part of a set of `texts` can have: its share, and the rest of a tile that
+    /// starts in its last row. Fewer distinct texts than texts only make a share smaller.
+    pub fn most_rows(texts: u32, parts: u32, tile: u32) -> u32 {
+        let share = texts.div_ceil(parts.max(1));
+        share.saturating_add(tile.saturating_sub(1)).min(texts)
+    }
 }
 
 /// See [`Work::EncodeImages`].
