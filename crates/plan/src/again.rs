@@ -1,10 +1,13 @@
 //! [`place_again`]: an old plan on other slices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use orchestrator_types::Component;
+use orchestrator_types::{ByteCount, Component};
 
 use crate::{Claim, Inventory, Placement, Plan, SliceOffer, claim::sum};
+
+/// Every component, the text tower first.
+const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
 
 /// Where the components of `plan` may run on the slices that are there now. Units, tiles and
 /// batches stay as they are, and with them every result.
@@ -13,19 +16,58 @@ use crate::{Claim, Inventory, Placement, Plan, SliceOffer, claim::sum};
 /// they can hold those, and a slice that is too small gets nothing. Claims are the largest that
 /// the plan made for any slice. Empty for an empty inventory.
 pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
-    let all = [Component::Text, Component::Vision, Component::Score];
-    let holder = inventory.slices.iter().rposition(|offer| place(plan, offer, &all).is_some());
+    let holder = inventory.slices.iter().rposition(|offer| place(plan, offer, &ALL).is_some());
     let slices = inventory.slices.iter().enumerate();
     slices
         .map(|(index, offer)| {
-            let wanted = if Some(index) == holder { &all[..] } else { &all[1..] };
+            let wanted = if Some(index) == holder { &ALL[..] } else { &ALL[1..] };
             place(plan, offer, wanted).unwrap_or_else(|| placement(offer, &[], Vec::new()))
         })
         .collect()
 }
 
+/// A component that no slice may hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no slice can hold the component {component}: {needed} needed at once, and the largest slice \
+     offers {largest}; offer a larger one"
+)]
+pub struct Homeless {
+    /// The component.
+    pub component: Component,
+    /// What it needs, with what has to be beside it on one slice.
+    pub needed: ByteCount,
+    /// What the largest slice offers.
+    pub largest: ByteCount,
+}
+
+/// The first of `components` that none of `placements`, made by [`place_again`], holds.
+pub fn homeless(
+    plan: &Plan,
+    placements: &[Placement],
+    components: &BTreeSet<Component>,
+) -> Option<Homeless> {
+    let held = |component: &&Component| {
+        placements.iter().any(|placement| placement.components.contains(component))
+    };
+    let component = *components.iter().find(|component| !held(component))?;
+    let beside = if component == Component::Text { &ALL[..] } else { &ALL[1..] };
+    Some(Homeless {
+        component,
+        needed: sum(claims(plan, beside).iter().map(Claim::peak)),
+        largest: placements.iter().map(|slice| slice.quota_bytes).max().unwrap_or_default(),
+    })
+}
+
 /// The slice with these components, if it can hold them.
 fn place(plan: &Plan, offer: &SliceOffer, components: &[Component]) -> Option<Placement> {
+    let claims = claims(plan, components);
+    let fits = sum(claims.iter().map(Claim::peak)) <= offer.memory_bytes;
+    fits.then(|| placement(offer, components, claims))
+}
+
+/// The largest claim of every component and model that the plan made.
+fn claims(plan: &Plan, components: &[Component]) -> Vec<Claim> {
     let mut largest: BTreeMap<(Component, &str), &Claim> = BTreeMap::new();
     let planned = plan.placement.iter().flat_map(|placement| &placement.claims);
     for claim in planned.filter(|claim| components.contains(&claim.component)) {
@@ -34,9 +76,7 @@ fn place(plan: &Plan, offer: &SliceOffer, components: &[Component]) -> Option<Pl
             *entry = claim;
         }
     }
-    let claims: Vec<Claim> = largest.into_values().cloned().collect();
-    let fits = sum(claims.iter().map(Claim::peak)) <= offer.memory_bytes;
-    fits.then(|| placement(offer, components, claims))
+    largest.into_values().cloned().collect()
 }
 
 fn placement(offer: &SliceOffer, components: &[Component], claims: Vec<Claim>) -> Placement {
@@ -78,21 +118,43 @@ mod tests {
         }
     }
 
-    fn components(memory: &[u64]) -> Vec<usize> {
-        let all = [Component::Text, Component::Vision, Component::Score];
-        let old = placement(&offer(9, ByteCount::gib(1)), &all, all.map(claim).to_vec());
-        let plan = Plan {
+    fn plan() -> Plan {
+        let old = placement(&offer(9, ByteCount::gib(1)), &ALL, ALL.map(claim).to_vec());
+        Plan {
             schema: PLAN_SCHEMA.into(),
             name: "old".into(),
             placement: vec![old],
             trials: Vec::new(),
             units: Vec::new(),
             reasons: Vec::new(),
-        };
+        }
+    }
+
+    fn placed(memory: &[u64]) -> Vec<Placement> {
         let slices = (0..).zip(memory).map(|(n, mib)| offer(n, ByteCount::mib(*mib))).collect();
-        let placed = place_again(&plan, &Inventory { slices });
+        place_again(&plan(), &Inventory { slices })
+    }
+
+    fn components(memory: &[u64]) -> Vec<usize> {
+        let placed = placed(memory);
         assert!(placed.iter().all(|placement| placement.predicted_peak() <= placement.quota_bytes));
         placed.iter().map(|placement| placement.components.len()).collect()
+    }
+
+    #[test]
+    fn a_component_without_a_slice_is_named_with_its_bytes() {
+        let missing = |memory: &[u64], components: &[Component]| {
+            let components = components.iter().copied().collect();
+            homeless(&plan(), &placed(memory), &components).map(|missing| missing.to_string())
+        };
+        assert_eq!(missing(&[30], &ALL), None);
+        assert_eq!(missing(&[5, 29], &[Component::Vision]), None, "no text is left to encode");
+        assert_eq!(missing(&[5], &[]), None);
+        assert_eq!(
+            missing(&[5, 29], &ALL).unwrap(),
+            "no slice can hold the component text: 30.00 MiB needed at once, and the largest \
+             slice offers 29.00 MiB; offer a larger one"
+        );
     }
 
     #[test]

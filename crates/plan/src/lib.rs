@@ -16,7 +16,7 @@ mod placement;
 mod tests;
 mod work;
 
-pub use again::place_again;
+pub use again::{Homeless, homeless, place_again};
 pub use build::{PlanError, plan};
 pub use check::{Violation, check};
 pub use claim::Claim;
@@ -29,7 +29,7 @@ pub use work::{
 
 use std::ops::Range;
 
-use orchestrator_types::{ByteCount, Component, Digest, Precision, TrialId, UnitId};
+use orchestrator_types::{Digest, Precision, TrialId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// Name and version of the document that a plan is written as.
@@ -148,15 +148,5 @@ impl Plan {
     /// Never: a plan holds no map with keys that JSON cannot write.
     pub fn digest(&self) -> Digest {
         Digest::of(&serde_json::to_vec(self).expect("a plan is always valid JSON"))
-    }
-
-    /// Bytes that `component` is predicted to need at its peak on one slice, largest trial.
-    pub fn predicted_peak(&self, component: Component) -> Option<ByteCount> {
-        self.placement
-            .iter()
-            .flat_map(|placement| &placement.claims)
-            .filter(|claim| claim.component == component)
-            .map(Claim::peak)
-            .max()
     }
 }
