@@ -30,6 +30,12 @@ pub fn libtorch_version() -> &'static str {
     orchestrator_torch::version()
 }
 
+/// What libtorch computes with on this processor, on which the last bits of an embedding depend;
+/// see [`orchestrator_torch::cpu_kernels`].
+pub fn cpu_kernels() -> Result<String, EngineError> {
+    Ok(orchestrator_torch::cpu_kernels()?)
+}
+
 #[cfg(test)]
 mod input_tests;
 #[cfg(test)]

@@ -6,9 +6,11 @@
 
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/version.h>
 
@@ -41,6 +43,17 @@ extern "C" {
 
 // The version of the headers that this file was compiled with.
 const char* orchestrator_torch_version() { return TORCH_VERSION; }
+
+// The instruction set that ATen's kernels use on this processor, and the libraries beneath them: fills
+// `message` also when it returns kOk.
+int orchestrator_torch_cpu_kernels(char* message, std::size_t capacity) {
+  return guarded(message, capacity, [&] {
+    const std::string kernels =
+        at::get_cpu_capability() + ", " + at::get_mkl_version() + ", " + at::get_mkldnn_version();
+    say(message, capacity, kernels.c_str());
+    return kOk;
+  });
+}
 
 // Starts inference mode on the calling thread; end it on the same thread, last started first.
 int orchestrator_torch_inference_begin(void** guard, char* message, std::size_t capacity) {

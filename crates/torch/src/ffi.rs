@@ -15,6 +15,7 @@ const MESSAGE_BYTES: usize = 4096;
 
 unsafe extern "C" {
     fn orchestrator_torch_version() -> *const c_char;
+    fn orchestrator_torch_cpu_kernels(message: *mut c_char, capacity: usize) -> c_int;
     pub(crate) fn orchestrator_torch_inference_begin(
         guard: *mut *mut c_void,
         message: *mut c_char,
@@ -38,6 +39,14 @@ pub(crate) fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> (c_int
     let text = CStr::from_bytes_until_nul(&message).map(CStr::to_string_lossy).unwrap_or_default();
     let first = text.split("\nException raised from").next().unwrap_or_default();
     (code, TorchError(first.trim_end().to_owned()))
+}
+
+pub(crate) fn cpu_kernels() -> Result<String, TorchError> {
+    let (code, said) = call(|message, capacity| {
+        // SAFETY: `message` is valid for `capacity` bytes during the call.
+        unsafe { orchestrator_torch_cpu_kernels(message, capacity) }
+    });
+    if code == OK { Ok(said.0) } else { Err(said) }
 }
 
 pub(crate) fn version() -> &'static str {

@@ -25,3 +25,23 @@ pub struct TorchError(String);
 pub fn version() -> &'static str {
     ffi::version()
 }
+
+/// What libtorch computes with on this processor: the instruction set of its own kernels
+/// (`AVX512`, `AVX2`, `DEFAULT`, …), then the versions of MKL and oneDNN, or that they are absent.
+///
+/// Kernels of different instruction sets add in different orders, so a result's last bits depend on
+/// this. MKL and oneDNN choose by the processor for themselves and do not say what they chose.
+pub fn cpu_kernels() -> Result<String, TorchError> {
+    ffi::cpu_kernels()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_kernels_are_named_and_stay_the_same() {
+        let kernels = super::cpu_kernels().unwrap();
+        assert_eq!(kernels.split(", ").count(), 3, "{kernels}");
+        assert!(kernels.starts_with(|first: char| first.is_ascii_uppercase()), "{kernels}");
+        assert_eq!(super::cpu_kernels(), Ok(kernels));
+    }
+}
