@@ -16,6 +16,7 @@ use crate::{
     encode_images::encode_images,
     encode_texts::encode_texts,
     error::ExecuteError,
+    numerics,
     product::Product,
     rank::rank,
     reading,
@@ -45,7 +46,7 @@ pub(crate) struct Job {
 pub(crate) fn start(settings: Settings) -> io::Result<(mpsc::Sender<Job>, thread::JoinHandle<()>)> {
     let mut executor = Executor {
         blobs: BlobFolder::open(settings.blobs)?,
-        cache: TextCache::open(&settings.cache)?,
+        cache: TextCache::open(&settings.cache, numerics::fingerprint()?)?,
         threads: settings.threads.max(1),
         residents: Residents::new(),
     };

@@ -8,7 +8,9 @@
 //! Invariants:
 //! - libtorch never runs on a tokio thread, and each of its calls runs on one thread alone.
 //! - Work is cut into tiles whose shape and place the assignment fixes, so that a result has the
-//!   same bits for any number of threads, any batch and any order of units.
+//!   same bits for any number of threads, any batch and any order of units. The limit: on
+//!   processors with other instruction sets (or with another libtorch) kernels round differently,
+//!   and results agree to rounding, not to the bit. Embeddings are not reused across that line.
 //! - Whatever an assignment brings, a stream ends with one result or one failure, and the process
 //!   stays able to take the next one.
 //!
@@ -24,6 +26,7 @@ mod encode_images;
 mod encode_texts;
 mod error;
 mod execute;
+mod numerics;
 mod product;
 mod rank;
 mod reading;

@@ -4,6 +4,12 @@
 //! Invariant: every tile is computed in one shape, [`QUERIES`] × [`CANDIDATES`], filled up with
 //! zeros where there are fewer rows; so equal texts get equal scores wherever they stand, and a
 //! score depends on its two rows alone. One block of candidates is held at a time.
+//!
+//! What a quarantined image takes with it, here and nowhere else: it is no query and no candidate,
+//! and its captions are no queries, because nothing right could be found for them. Its captions
+//! stay *candidates* of the other images: text that people wrote is there whether or not a picture
+//! can be read, and a rank must not depend on which shard of the images a unit happens to read. So
+//! image → text ranks among all texts of the set, and text → image among the readable images.
 
 mod predictions;
 mod sides;

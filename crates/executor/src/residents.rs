@@ -3,8 +3,10 @@
 //! Invariant: whatever is handed out was made from bytes with the digest in the assignment. Only
 //! what a unit needs is loaded: a slice that encodes images never holds a text tower.
 //!
-//! Absent on purpose: byte limits. The plan knows what a slice holds; this bounds counts only, so
-//! that an executor which serves many runs does not grow for ever.
+//! Bounded in number, each kind by itself, so that an executor that serves many runs does not grow
+//! for ever; what was not used for longest goes first. Absent on purpose: a bound in bytes. The plan
+//! claims the bytes of what one run holds; what earlier runs left, up to
+//! these numbers, comes on top of that, and nothing here sees how large it is.
 
 use std::path::Path;
 

@@ -1,4 +1,6 @@
-//! Text embeddings kept on this host, by everything that decides their bits.
+//! Text embeddings kept on this host, by everything that decides their bits: a caller's key names
+//! what is computed, and the cache adds what it is computed with, because the folder may be one
+//! that different hosts share.
 //!
 //! Invariant: a file whose content does not match its name, its shape or its own checksum is
 //! treated as absent and written again. No trouble with the cache fails a unit.
@@ -26,17 +28,21 @@ const LIMIT_BYTES: u64 = 1 << 30;
 pub(crate) struct TextCache {
     folder: PathBuf,
     limit: u64,
+    /// See [`crate::numerics`].
+    numerics: Digest,
 }
 
 impl TextCache {
-    pub(crate) fn open(cache: &Path) -> io::Result<Self> {
+    /// `numerics` tells hosts apart that compute different bits.
+    pub(crate) fn open(cache: &Path, numerics: Digest) -> io::Result<Self> {
         let folder = cache.join("text");
         fs::create_dir_all(&folder)?;
-        Ok(Self { folder, limit: LIMIT_BYTES })
+        Ok(Self { folder, limit: LIMIT_BYTES, numerics })
     }
 
     /// The rows kept under `key`, if they are there and sound.
     pub(crate) fn get(&self, key: Digest, count: usize, width: usize) -> Option<Vec<f32>> {
+        let key = self.full(key);
         let path = self.path(key);
         let bytes = fs::read(&path).ok()?;
         match check(&bytes, key, count, width) {
@@ -54,6 +60,7 @@ impl TextCache {
 
     /// Keeps rows under `key`, and lets old files go.
     pub(crate) fn put(&self, key: Digest, width: usize, rows: &[f32]) {
+        let key = self.full(key);
         let mut writer = TensorWriter::default();
         writer.note("key", key.to_string());
         writer.note("checksum", checksum(rows).to_string());
@@ -67,6 +74,10 @@ impl TextCache {
         if let Err(error) = stored {
             warn!(folder = %self.folder.display(), %error, "cannot keep text embeddings");
         }
+    }
+
+    fn full(&self, key: Digest) -> Digest {
+        Digest::of(&[self.numerics.as_bytes().as_slice(), key.as_bytes()].concat())
     }
 
     fn path(&self, key: Digest) -> PathBuf {
@@ -127,7 +138,8 @@ mod tests {
 
     fn cache(limit: u64) -> (tempfile::TempDir, TextCache) {
         let folder = tempfile::tempdir().unwrap();
-        let cache = TextCache { limit, ..TextCache::open(folder.path()).unwrap() };
+        let opened = TextCache::open(folder.path(), Digest::of(b"this host")).unwrap();
+        let cache = TextCache { limit, ..opened };
         (folder, cache)
     }
 
@@ -139,15 +151,18 @@ mod tests {
         cache.put(key, 2, &[1.0, 2.0, 3.0, 4.0]);
         assert_eq!(cache.get(key, 2, 2), Some(vec![1.0, 2.0, 3.0, 4.0]));
         assert_eq!(cache.get(key, 1, 4), None, "another shape");
-        let whole = fs::read(cache.path(key)).unwrap();
+        let whole = fs::read(cache.path(cache.full(key))).unwrap();
         let mut flipped = whole.clone();
         *flipped.last_mut().unwrap() ^= 1;
-        let other = cache.path(Digest::of(b"other"));
-        for (path, bytes) in
-            [(cache.path(key), &flipped[..]), (cache.path(key), &whole[..20]), (other, &whole)]
-        {
+        let other = cache.path(cache.full(Digest::of(b"other")));
+        for (path, bytes) in [
+            (cache.path(cache.full(key)), &flipped[..]),
+            (cache.path(cache.full(key)), &whole[..20]),
+            (other, &whole),
+        ] {
             fs::write(&path, bytes).unwrap();
-            let asked = if path == cache.path(key) { key } else { Digest::of(b"other") };
+            let asked =
+                if path == cache.path(cache.full(key)) { key } else { Digest::of(b"other") };
             assert_eq!(cache.get(asked, 2, 2), None);
         }
         cache.put(key, 2, &[1.0, 2.0, 3.0, 4.0]);
@@ -155,18 +170,32 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_computes_other_bits_is_not_served() {
+        let (folder, cache) = cache(LIMIT_BYTES);
+        let key = Digest::of(b"key");
+        cache.put(key, 1, &[1.0]);
+        let other = TextCache::open(folder.path(), Digest::of(b"another host")).unwrap();
+        assert_eq!(other.get(key, 1, 1), None);
+        other.put(key, 1, &[2.0]);
+        assert_eq!(
+            (cache.get(key, 1, 1), other.get(key, 1, 1)),
+            (Some(vec![1.0]), Some(vec![2.0]))
+        );
+    }
+
+    #[test]
     fn the_file_not_used_for_longest_leaves_first() {
         let one = {
             let (_folder, cache) = cache(LIMIT_BYTES);
             cache.put(Digest::of(b"0"), 1, &[0.0; 256]);
-            fs::metadata(cache.path(Digest::of(b"0"))).unwrap().len()
+            fs::metadata(cache.path(cache.full(Digest::of(b"0")))).unwrap().len()
         };
         let (_folder, cache) = cache(2 * one);
         let keys = [b"a", b"b", b"c"].map(|name| Digest::of(name));
         let old = SystemTime::now() - Duration::from_mins(1);
         for key in &keys[..2] {
             cache.put(*key, 1, &[0.0; 256]);
-            File::open(cache.path(*key)).unwrap().set_modified(old).unwrap();
+            File::open(cache.path(cache.full(*key))).unwrap().set_modified(old).unwrap();
         }
         assert!(cache.get(keys[0], 256, 1).is_some(), "used just now");
         cache.put(keys[2], 1, &[0.0; 256]);
