@@ -126,7 +126,8 @@ pub struct EncodeTexts {
     pub part: u32,
     /// Number of ranges.
     pub parts: u32,
-    /// Texts per dispatch.
+    /// Texts per dispatch to an accelerator. On the CPU it bounds nothing: each thread computes one
+    /// tile at a time, nothing is read ahead, and so a slice has `threads` tiles in work.
     pub batch: u32,
     /// Texts computed together.
     pub tile: u32,
