@@ -128,7 +128,7 @@ fn a_quota_that_nothing_fits_is_exit_code_5() {
     home.write("eval.yaml", evaluation(&tiny_clip(), dataset, ZERO_SHOT));
     home.write(
         "inventory.json",
-        r#"{"slices": [{"id": "small.0", "node": "small", "device": "cpu", "threads": 1, "memory_bytes": 1048576}]}"#,
+        r#"{"slices": [{"id": "small.0", "node": "small", "device": "cpu", "threads": 1, "memory": "1 MiB"}]}"#,
     );
     let arguments = ["plan", "eval.yaml", "--inventory", "inventory.json"];
     insta::assert_snapshot!(refusal(&home, &arguments, 5));

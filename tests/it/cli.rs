@@ -38,7 +38,7 @@ fn plan_shows_placement_bytes_and_reasons() {
     let home = Home::default();
     let slice = |number: u32| {
         format!(
-            r#"{{"id": "host.{number}", "node": "host", "device": "cpu", "threads": 2, "memory_bytes": 2147483648}}"#
+            r#"{{"id": "host.{number}", "node": "host", "device": "cpu", "threads": 2, "memory": "2 GiB"}}"#
         )
     };
     home.write("inventory.json", format!(r#"{{"slices": [{}, {}]}}"#, slice(0), slice(1)));
@@ -89,7 +89,7 @@ fn a_run_can_be_looked_at_afterwards() {
     assert!(outcome.stdout.starts_with(&table), "the same table again");
 
     let missing = home.run(&["status", "nonsense"]);
-    assert_eq!(missing.code, Some(3));
+    assert_eq!(missing.code, Some(2));
     assert!(missing.stderr.contains("orchestrator runs"), "{missing:#?}");
 }
 

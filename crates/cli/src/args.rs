@@ -77,6 +77,14 @@ pub(crate) struct Local {
     pub(crate) local_slices: u32,
 }
 
+/// Which coordinator is asked.
+#[derive(Args, Debug)]
+pub(crate) struct Cluster {
+    /// A cluster's coordinator (not built yet)
+    #[arg(long, value_name = "URL", hide = true)]
+    pub(crate) coordinator: Option<String>,
+}
+
 /// Where results go.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
@@ -99,6 +107,11 @@ pub(crate) struct Submit {
     /// Also write embeddings.parquet
     #[arg(long)]
     pub(crate) embeddings: bool,
+    /// Return once the run is accepted (not built yet)
+    #[arg(long, hide = true)]
+    pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Args, Debug)]
@@ -114,6 +127,9 @@ pub(crate) struct Plan {
     #[command(flatten)]
     pub(crate) local: Local,
     /// Plan for the slices in this JSON file instead of this machine
+    ///
+    /// For example {"slices": [{"id": "host.0", "device": "cpu", "threads": 2, "memory": "2
+    /// GiB"}]}.
     #[arg(long, value_name = "FILE", conflicts_with = "local_slices")]
     pub(crate) inventory: Option<PathBuf>,
     /// Print the whole plan as JSON
@@ -129,6 +145,8 @@ pub(crate) struct Resume {
     pub(crate) local: Local,
     #[command(flatten)]
     pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Args, Debug)]
@@ -136,6 +154,8 @@ pub(crate) struct Runs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Args, Debug)]
@@ -145,6 +165,8 @@ pub(crate) struct Status {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Args, Debug)]
@@ -154,4 +176,6 @@ pub(crate) struct Report {
     /// Print report.json instead of the table
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }

@@ -2,7 +2,10 @@
 //!
 //! There is no second code path: everything goes through the same services as on many machines.
 
-use std::{env, path::PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
@@ -13,7 +16,7 @@ use orchestrator_worker::{Agent, Config as AgentConfig, Limits};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::state;
+use crate::{scratch, state};
 
 /// A running coordinator with one worker.
 pub(crate) struct Embedded {
@@ -21,7 +24,7 @@ pub(crate) struct Embedded {
     agent: Agent,
     client: CoordinatorClient<Channel>,
     /// Sockets and inputs of the executors; removed with this value.
-    _scratch: TempDir,
+    scratch: TempDir,
 }
 
 impl Embedded {
@@ -31,10 +34,7 @@ impl Embedded {
         state::create(&state)?;
         let cache = state::cache_folder()?;
         state::create(&cache)?;
-        let scratch = tempfile::Builder::new()
-            .prefix("orchestrator-")
-            .tempdir()
-            .context("failed to create a temporary folder")?;
+        let scratch = scratch::create()?;
         let config = CoordinatorConfig {
             expected_slices: inventory.slices.len(),
             build: orchestrator_proto::BUILD.to_owned(),
@@ -65,12 +65,17 @@ impl Embedded {
         let client = CoordinatorClient::new(channel)
             .max_decoding_message_size(orchestrator_proto::MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(orchestrator_proto::MESSAGE_LIMIT_BYTES);
-        Ok(Self { coordinator, agent, client, _scratch: scratch })
+        Ok(Self { coordinator, agent, client, scratch })
     }
 
     /// A client of the coordinator.
     pub(crate) fn client(&self) -> CoordinatorClient<Channel> {
         self.client.clone()
+    }
+
+    /// Where sockets and inputs of the executors are.
+    pub(crate) fn scratch(&self) -> &Path {
+        self.scratch.path()
     }
 
     /// Resolves if the worker gives up, with the reason. Nothing would go on then.

@@ -11,7 +11,7 @@ use orchestrator_spec::{Evaluation, Facts};
 use crate::{
     args::EvaluationFile,
     exit::{Exit, Failure},
-    facts,
+    facts, say,
 };
 
 /// An evaluation that may run: parsed, and checked against its files.
@@ -47,7 +47,7 @@ impl Checked {
     /// Prints the warnings to stderr.
     pub(crate) fn warn(&self) {
         for warning in &self.warnings {
-            eprintln!("warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
     }
 }

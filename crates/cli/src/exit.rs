@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::say;
+
 /// How the process ends. The table in `--help` and README is the contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -9,6 +11,8 @@ pub(crate) enum Exit {
     Complete = 0,
     /// A defect of ours, or of the machine.
     Internal = 1,
+    /// The command line, or what it names: a run, a folder, an inventory.
+    Usage = 2,
     /// The eval.yaml, or the data that it names, is wrong.
     BadEvaluation = 3,
     /// The run ended and something has no result; the report says what.
@@ -30,20 +34,32 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     error: anyhow::Error,
+    /// What to do now, a sentence of its own.
+    advice: Option<String>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, error: impl Into<anyhow::Error>) -> Self {
-        Self { exit, error: error.into() }
+        Self { exit, error: error.into(), advice: None }
+    }
+
+    pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self::new(Exit::Usage, error)
     }
 
     pub(crate) fn internal(error: impl Into<anyhow::Error>) -> Self {
         Self::new(Exit::Internal, error)
     }
 
+    /// Adds what to do now, unless something nearer to the error has said it.
+    pub(crate) fn advise(self, advice: String) -> Self {
+        Self { advice: self.advice.or(Some(advice)), ..self }
+    }
+
     /// The whole chain, once.
     pub(crate) fn print(&self) {
-        eprintln!("error: {:#}", self.error);
+        say(format_args!("error: {:#}", self.error));
+        self.advice.iter().for_each(say);
     }
 }
 

@@ -15,6 +15,18 @@ use orchestrator_proto::{
 use orchestrator_types::RunId;
 use tonic::transport::Channel;
 
+/// A folder that is not finished yet.
+const WRITING: &str = ".writing-";
+
+/// Finds out whether `output` can be written, so that nobody waits for results in vain.
+pub(crate) fn probe(output: &Path) -> anyhow::Result<()> {
+    let tried = fs::create_dir_all(output)
+        .and_then(|()| tempfile::Builder::new().prefix(WRITING).tempdir_in(output)?.close());
+    tried.with_context(|| {
+        format!("cannot write into {}; name another folder with `--output`", output.display())
+    })
+}
+
 /// Fetches the files of `run` into `output/<run>` and returns that folder. An older copy of the
 /// same run's folder is replaced.
 pub(crate) async fn fetch(
@@ -24,7 +36,7 @@ pub(crate) async fn fetch(
 ) -> anyhow::Result<PathBuf> {
     crate::state::create(output)?;
     let partial = tempfile::Builder::new()
-        .prefix(".writing-")
+        .prefix(WRITING)
         .tempdir_in(output)
         .with_context(|| format!("failed to write into {}", output.display()))?;
     let request = ResultsRequest { run: run.to_string() };
@@ -64,4 +76,21 @@ fn create(folder: &Path, name: &str) -> anyhow::Result<File> {
         bail!("the coordinator sent a file with the name `{name}`, which is no plain name");
     };
     File::create(folder.join(name)).with_context(|| format!("failed to create {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_found_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        let output = home.path().join("a/b");
+        probe(&output).unwrap();
+        assert_eq!(fs::read_dir(&output).unwrap().count(), 0, "nothing is left there");
+        let file = home.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = format!("{:#}", probe(&file.join("below")).unwrap_err());
+        assert!(error.contains("--output"), "{error}");
+    }
 }

@@ -6,15 +6,24 @@ use anyhow::Context as _;
 use orchestrator_plan::{Inventory, SliceOffer};
 use orchestrator_types::{ByteCount, DeviceId, NodeName};
 
+use crate::say;
+
 /// Share of the free host memory that slices may use when no cgroup sets a limit, in per cent.
 const SHARE_OF_FREE: u64 = 80;
 
+/// This machine's processor in `slices` slices; says so if they are too many to help.
+pub(crate) fn cut(slices: u32) -> anyhow::Result<Inventory> {
+    if let Some(text) = crowded(slices, processors()) {
+        say(format_args!("warning: {text}"));
+    }
+    inventory(slices)
+}
+
 /// This machine's processor in `slices` equal slices. Threads come from the processors that this
 /// process may use (cgroup quota and affinity included); a slice has at least one.
-pub(crate) fn inventory(slices: u32) -> anyhow::Result<Inventory> {
+fn inventory(slices: u32) -> anyhow::Result<Inventory> {
     let node = node_name();
-    let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    let processors = u32::try_from(processors).unwrap_or(u32::MAX);
+    let processors = processors();
     let memory = ByteCount::bytes(memory()?.as_u64() / u64::from(slices));
     let offer = |index: u32| {
         // The first slices get the processors that do not divide.
@@ -28,6 +37,22 @@ pub(crate) fn inventory(slices: u32) -> anyhow::Result<Inventory> {
         })
     };
     Ok(Inventory { slices: (0..slices).map(offer).collect::<anyhow::Result<_>>()? })
+}
+
+/// What to tell who cuts `slices` slices out of fewer processors.
+fn crowded(slices: u32, processors: u32) -> Option<String> {
+    let plural = if processors == 1 { "" } else { "s" };
+    (slices > processors).then(|| {
+        format!(
+            "{slices} slices on {processors} processor{plural}: each computes with one thread, and \
+             they share the processors; {processors} slice{plural} would be faster"
+        )
+    })
+}
+
+fn processors() -> u32 {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    u32::try_from(processors).unwrap_or(u32::MAX)
 }
 
 /// The host's name, as far as it makes a legal name.
@@ -102,6 +127,13 @@ mod tests {
     fn free_memory_is_read_in_kibibytes() {
         let text = "MemTotal:       24000 kB\nMemAvailable:    2048 kB\n";
         assert_eq!(available(text), Some(ByteCount::mib(2)));
+    }
+
+    #[test]
+    fn more_slices_than_processors_are_told() {
+        assert_eq!(crowded(2, 2), None);
+        assert!(crowded(10, 2).unwrap().starts_with("10 slices on 2 processors: "));
+        assert!(crowded(2, 1).unwrap().ends_with("1 slice would be faster"));
     }
 
     #[test]

@@ -4,20 +4,28 @@
 //! documented exit codes. Absent on purpose: libtorch (this binary starts in milliseconds) and
 //! anything worth a unit test elsewhere.
 
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod args;
 mod check;
+mod cluster;
 mod embedded;
 mod evaluation;
 mod exit;
 mod facts;
 mod folder;
 mod follow;
+mod inventory;
 mod local;
+mod logs;
+mod pace;
 mod plan;
 mod progress;
 mod runs;
+mod scratch;
 mod state;
 mod status;
+mod streams;
 mod submit;
 
 use std::process::ExitCode;
@@ -27,11 +35,12 @@ use clap::{CommandFactory as _, Parser as _};
 use crate::{
     args::{Arguments, Verb},
     exit::{Exit, Failure},
+    streams::{print_line, say},
 };
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start_logs(arguments.verbose);
+    logs::start(arguments.verbose);
     let outcome = run(arguments.verb);
     let exit = outcome.unwrap_or_else(|failure| {
         failure.print();
@@ -41,6 +50,7 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<Exit, Failure> {
+    cluster::refuse(&verb)?;
     match verb {
         Verb::Submit(submit) => submit::submit(&submit),
         Verb::Check(check) => check::check(&check),
@@ -55,32 +65,10 @@ fn run(verb: Verb) -> Result<Exit, Failure> {
         ),
         Verb::Completion { shell } => {
             let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "orchestrator", &mut std::io::stdout());
-            Ok(Exit::Complete)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "orchestrator", &mut script);
+            print_line(String::from_utf8_lossy(&script).trim_end())
         }
         Verb::Version => print_line(&format!("orchestrator {}", orchestrator_proto::BUILD)),
     }
-}
-
-/// Prints to stdout. A reader that has gone away (`| head`) is not an error.
-fn print_line(text: &str) -> Result<Exit, Failure> {
-    use std::io::Write as _;
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::internal(anyhow::Error::new(error).context("failed to write to stdout")))
-        }
-        _ => Ok(Exit::Complete),
-    }
-}
-
-/// Logs go to stderr: warnings by default, more with `-v`, all of it with `ORCHESTRATOR_LOG`.
-fn start_logs(verbose: u8) {
-    let default = match verbose {
-        0 => "error",
-        1 => "info",
-        _ => "debug",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("ORCHESTRATOR_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }

@@ -1,10 +1,7 @@
 //! `orchestrator plan`: a dry run.
 
-use std::{fs, path::Path};
-
-use anyhow::Context as _;
 use comfy_table::{Table, presets};
-use orchestrator_plan::{Claim, Inventory, Placement, Plan, PlanError};
+use orchestrator_plan::{Claim, Placement, Plan, PlanError};
 use orchestrator_types::Component;
 
 use crate::{
@@ -12,15 +9,15 @@ use crate::{
     check::grouped,
     evaluation,
     exit::{Exit, Failure},
-    local, print_line,
+    inventory, local, print_line,
 };
 
 pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
     let inventory = match &arguments.inventory {
-        Some(file) => read_inventory(file)?,
-        None => local::inventory(arguments.local.local_slices)?,
+        Some(file) => inventory::read(file).map_err(Failure::usage)?,
+        None => local::cut(arguments.local.local_slices)?,
     };
     let plan =
         orchestrator_plan::plan(&checked.evaluation, &checked.facts, &inventory, &checked.base)
@@ -38,22 +35,6 @@ const fn exit_of(error: &PlanError) -> Exit {
         PlanError::NoSlice | PlanError::NeverFits { .. } => Exit::DoesNotFit,
         PlanError::NoFacts { .. } | PlanError::TooManyTexts { .. } => Exit::BadEvaluation,
     }
-}
-
-fn read_inventory(file: &Path) -> Result<Inventory, Failure> {
-    let bad = |error| Failure::new(Exit::BadEvaluation, error);
-    let text = fs::read_to_string(file)
-        .with_context(|| format!("failed to read the inventory {}", file.display()))
-        .map_err(bad)?;
-    serde_json::from_str(&text)
-        .with_context(|| {
-            format!(
-                "{} is not an inventory; expected {{\"slices\": [{{\"id\", \"node\", \"device\", \
-                 \"threads\", \"memory_bytes\"}}]}}",
-                file.display()
-            )
-        })
-        .map_err(bad)
 }
 
 fn render(plan: &Plan) -> String {

@@ -1,4 +1,5 @@
-//! Progress on stderr: a bar per component on a terminal, a line now and then elsewhere.
+//! Progress on stderr: a bar per component on a terminal, a line now and then elsewhere. Both show
+//! the rate and the remaining time that [`crate::pace`] works out.
 
 use std::{
     collections::BTreeMap,
@@ -9,6 +10,11 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use orchestrator_types::Component;
 
+use crate::{
+    pace::{Pace, describe},
+    say,
+};
+
 /// Without a terminal, time between two lines.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
@@ -16,12 +22,13 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Display {
     bars: Option<MultiProgress>,
     components: BTreeMap<Component, Row>,
+    started: Instant,
     last_line: Instant,
 }
 
 struct Row {
     bar: ProgressBar,
-    done: u64,
+    pace: Pace,
     total: u64,
 }
 
@@ -30,25 +37,25 @@ impl Display {
     pub(crate) fn new() -> Self {
         let terminal = io::stderr().is_terminal();
         let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()));
-        Self { bars, components: BTreeMap::new(), last_line: Instant::now() }
+        let started = Instant::now();
+        Self { bars, components: BTreeMap::new(), started, last_line: started }
     }
 
     /// `done` of `total` rows of `component` are there.
     pub(crate) fn update(&mut self, component: Component, done: u64, total: u64) {
-        let bars = self.bars.as_ref();
+        let (now, bars) = (self.started.elapsed(), self.bars.as_ref());
         let row = self.components.entry(component).or_insert_with(|| Row {
             bar: bars.map_or_else(ProgressBar::hidden, |bars| bars.add(bar(component, total))),
-            done,
+            pace: Pace::new(now, done),
             total,
         });
-        (row.done, row.total) = (done, total);
-        row.bar.set_position(done);
+        row.total = total;
+        row.pace.look(now, done);
+        row.bar.set_message(describe(&row.pace, now, total));
+        row.bar.set_position(row.pace.done());
         if self.bars.is_none() && self.last_line.elapsed() >= LINE_EVERY {
             self.last_line = Instant::now();
-            let parts = self.components.iter().map(|(component, row)| {
-                format!("{component} {}/{} {}", row.done, row.total, unit(*component))
-            });
-            eprintln!("progress: {}", parts.collect::<Vec<_>>().join(", "));
+            say(line(&self.components, now));
         }
     }
 
@@ -56,8 +63,8 @@ impl Display {
     pub(crate) fn say(&self, line: &str) {
         match &self.bars {
             // A terminal that is gone is no reason to stop a run.
-            Some(bars) => bars.suspend(|| eprintln!("{line}")),
-            None => eprintln!("{line}"),
+            Some(bars) => bars.suspend(|| say(line)),
+            None => say(line),
         }
     }
 
@@ -67,6 +74,18 @@ impl Display {
             row.bar.finish_and_clear();
         }
     }
+}
+
+/// `progress: text 40/40 texts; vision 1280/3186 images, 176/s, 11 s left`
+fn line(components: &BTreeMap<Component, Row>, now: Duration) -> String {
+    let parts = components.iter().map(|(component, Row { pace, total, .. })| {
+        let far = format!("{component} {}/{total} {}", pace.done(), unit(*component));
+        match describe(pace, now, *total) {
+            pace if pace.is_empty() => far,
+            pace => format!("{far}, {pace}"),
+        }
+    });
+    format!("progress: {}", parts.collect::<Vec<_>>().join("; "))
 }
 
 const fn unit(component: Component) -> &'static str {
@@ -79,14 +98,31 @@ const fn unit(component: Component) -> &'static str {
 
 fn bar(component: Component, total: u64) -> ProgressBar {
     let template = format!(
-        "{{prefix:>7}} {{bar:32}} {{human_pos}}/{{human_len}} {}  {{per_sec}}  {{eta}} left",
+        "{{prefix:>7}} {{bar:32}} {{human_pos}}/{{human_len}} {}  {{msg}}",
         unit(component)
     );
     let style = ProgressStyle::with_template(&template).expect("the template is well-formed");
-    let rate = |state: &indicatif::ProgressState, out: &mut dyn std::fmt::Write| {
-        write!(out, "{:.0}/s", state.per_sec()).expect("a bar is written into a string");
-    };
-    ProgressBar::new(total)
-        .with_style(style.with_key("per_sec", rate))
-        .with_prefix(component.name())
+    ProgressBar::new(total).with_style(style).with_prefix(component.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_rate_and_remaining_time() {
+        let row = |start, done, total| {
+            let mut pace = Pace::new(Duration::ZERO, start);
+            pace.look(Duration::from_secs(5), done);
+            Row { bar: ProgressBar::hidden(), pace, total }
+        };
+        let rows = BTreeMap::from([
+            (Component::Text, row(40, 40, 40)),
+            (Component::Vision, row(400, 1280, 3186)),
+        ]);
+        assert_eq!(
+            line(&rows, Duration::from_secs(5)),
+            "progress: text 40/40 texts; vision 1280/3186 images, 176/s, 10 s left"
+        );
+    }
 }

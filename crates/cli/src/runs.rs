@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     args,
     exit::{Exit, Failure},
-    print_line,
+    print_line, say,
     state::{State, Stored},
 };
 
@@ -53,7 +53,7 @@ pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
         return print_line(&format!("{document:#}"));
     }
     if runs.is_empty() {
-        eprintln!("there is no run yet; start one with `orchestrator submit eval.yaml`");
+        say("there is no run yet; start one with `orchestrator submit eval.yaml`");
         return Ok(Exit::Complete);
     }
     let mut table = Table::new();

@@ -12,7 +12,7 @@ use orchestrator_coordinator::{Reader, RunSummary, StoreError};
 use orchestrator_run::RunState;
 use orchestrator_types::RunId;
 
-use crate::exit::{Exit, Failure};
+use crate::{exit::Failure, say};
 
 /// The folder of all embedded runs.
 pub(crate) struct State {
@@ -58,7 +58,7 @@ impl State {
                 Ok(Some(stored)) => runs.push(stored),
                 // Submitted a moment ago, or refused before it was stored.
                 Ok(None) => {}
-                Err(error) => eprintln!("warning: run {name} cannot be read: {error:#}"),
+                Err(error) => say(format_args!("warning: run {name} cannot be read: {error:#}")),
             }
         }
         Ok(runs)
@@ -66,11 +66,13 @@ impl State {
 
     /// The run that the user means: an id, or `last`.
     pub(crate) fn find(&self, run: &str) -> Result<Stored, Failure> {
-        let missing = |text: String| Failure::new(Exit::BadEvaluation, anyhow!(text));
+        let missing = |text: String| Failure::usage(anyhow!(text));
         if run == "last" {
             let last = self.runs()?.pop();
             return last.ok_or_else(|| {
-                missing("there is no run yet; start one with `orchestrator submit`".into())
+                missing(
+                    "there is no run yet; start one with `orchestrator submit eval.yaml`".into(),
+                )
             });
         }
         let found = run.parse().ok().map(|id: RunId| self.open(&id)).transpose()?.flatten();

@@ -1,8 +1,9 @@
 //! `orchestrator submit` and `orchestrator resume`, embedded.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use orchestrator_coordinator::Reader;
 use orchestrator_plan::Inventory;
 use orchestrator_proto::{
     Refusal, RefusalCode,
@@ -19,9 +20,12 @@ use crate::{
     embedded::Embedded,
     evaluation::{self, Checked},
     exit::{Exit, Failure},
-    folder, follow, local, print_line,
+    folder, follow, local, print_line, say,
     state::State,
 };
+
+/// How long blocking calls may still take at the end.
+const RUNTIME_STOP: Duration = Duration::from_secs(5);
 
 /// Runs an evaluation from its file to its run folder.
 pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
@@ -33,7 +37,7 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         .parse()
         .context("failed to name the run")?;
     let request = submission(&run, &checked, arguments.embeddings)?;
-    let session = Session::new(run, arguments.local.local_slices, &arguments.output)?;
+    let session = Session::new(run, true, &arguments.local, &arguments.output)?;
     session.run_to_end(async move |client| {
         let reply = client.submit(request).await.map_err(Refusal::from)?.into_inner();
         Ok(format!("run {}: {} units", reply.run, reply.units))
@@ -46,10 +50,10 @@ pub(crate) fn resume(arguments: &args::Resume) -> Result<Exit, Failure> {
     let run = stored.summary.id.clone();
     if stored.reader.is_live() {
         let message = format!("run {run} is still going on in another process");
-        return Err(Failure::internal(anyhow!(message)));
+        return Err(Failure::usage(anyhow!(message)));
     }
     drop(stored);
-    let session = Session::new(run.clone(), arguments.local.local_slices, &arguments.output)?;
+    let session = Session::new(run.clone(), false, &arguments.local, &arguments.output)?;
     session.run_to_end(async move |client| {
         let request = ResumeRequest { run: run.to_string() };
         let reply = client.resume(request).await.map_err(Refusal::from)?.into_inner();
@@ -74,15 +78,31 @@ fn submission(run: &RunId, checked: &Checked, embeddings: bool) -> anyhow::Resul
 /// One run on this machine's slices.
 struct Session<'a> {
     run: RunId,
+    /// Whether nothing is stored of the run before this.
+    new: bool,
     state: PathBuf,
     inventory: Inventory,
     output: &'a args::Output,
 }
 
+/// How a session ended, apart from errors.
+enum End {
+    Exit(Exit),
+    /// Ctrl-C.
+    Interrupted,
+}
+
 impl<'a> Session<'a> {
-    fn new(run: RunId, slices: u32, output: &'a args::Output) -> anyhow::Result<Self> {
+    fn new(
+        run: RunId,
+        new: bool,
+        local: &args::Local,
+        output: &'a args::Output,
+    ) -> Result<Self, Failure> {
+        folder::probe(&output.output).map_err(Failure::usage)?;
         let state = State::of_user()?.of_run(&run);
-        Ok(Self { run, state, inventory: local::inventory(slices)?, output })
+        let inventory = local::cut(local.local_slices)?;
+        Ok(Self { run, new, state, inventory, output })
     }
 
     /// Starts the embedded cluster, begins the run with `begin`, follows it and writes its folder.
@@ -95,26 +115,65 @@ impl<'a> Session<'a> {
             .enable_all()
             .build()
             .context("failed to start the runtime")?;
-        runtime.block_on(async {
-            let mut stop = Interrupt::new()?;
-            eprintln!("no coordinator is set: running embedded on {}", describe(&self.inventory));
-            let mut embedded = tokio::select! {
-                started = Embedded::start(self.state.clone(), self.inventory.clone()) => started?,
-                () = stop.asked() => return Ok(Exit::Cancelled),
-            };
-            let mut client = embedded.client();
-            let outcome = tokio::select! {
-                outcome = self.drive(&mut client, begin) => outcome,
-                error = embedded.worker_lost() => Err(error.into()),
-                () = stop.asked() => Ok(self.interrupted()),
-            };
+        let end = runtime.block_on(self.embedded(begin));
+        // A blocking call that hangs must not keep the process.
+        runtime.shutdown_timeout(RUNTIME_STOP);
+        self.leave(end)
+    }
+
+    async fn embedded(
+        &self,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
+    ) -> Result<End, Failure> {
+        let mut stop = Interrupt::new()?;
+        say(format_args!(
+            "no coordinator is set: running embedded on {}",
+            describe(&self.inventory)
+        ));
+        let mut embedded = tokio::select! {
+            started = Embedded::start(self.state.clone(), self.inventory.clone()) => started?,
+            () = stop.asked() => return Ok(End::Interrupted),
+        };
+        let mut client = embedded.client();
+        let end = tokio::select! {
+            end = self.drive(&mut client, begin) => end.map(End::Exit),
+            error = embedded.worker_lost() => Err(error.into()),
+            () = stop.asked() => Ok(End::Interrupted),
+        };
+        let scratch = embedded.scratch().to_owned();
+        tokio::select! {
+            () = embedded.stop() => end,
             // A second Ctrl-C does not wait; the executors end with their pipes.
-            tokio::select! {
-                () = embedded.stop() => {}
-                () = stop.asked() => std::process::exit(Exit::Cancelled as i32),
+            () = stop.asked() => {
+                drop(fs::remove_dir_all(scratch));
+                std::process::exit(Exit::Cancelled as i32)
             }
-            outcome
-        })
+        }
+    }
+
+    /// Says what is kept, and removes the state of a run that was never stored.
+    fn leave(&self, end: Result<End, Failure>) -> Result<Exit, Failure> {
+        let run = &self.run;
+        let stored =
+            matches!(Reader::open(&self.state).map(|store| store.run(run)), Ok(Ok(Some(_))));
+        if self.new && !stored {
+            // Nothing but an empty store is in it; the next run does not mind it.
+            drop(fs::remove_dir_all(&self.state));
+        }
+        match end {
+            Ok(End::Exit(exit)) => Ok(exit),
+            Ok(End::Interrupted) => {
+                say(if stored {
+                    format!("stopped; finished work is kept. Go on with: orchestrator resume {run}")
+                } else {
+                    "stopped before the run was stored; there is nothing to resume".to_owned()
+                });
+                Ok(Exit::Cancelled)
+            }
+            Err(failure) if stored => Err(failure
+                .advise(format!("finished work is kept. Go on with: orchestrator resume {run}"))),
+            Err(failure) => Err(failure),
+        }
     }
 
     async fn drive(
@@ -123,9 +182,15 @@ impl<'a> Session<'a> {
         begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
     ) -> Result<Exit, Failure> {
         let announced = begin(client).await.map_err(refused)?;
-        eprintln!("{announced}");
+        say(announced);
         let end = follow::follow(client, &self.run, 0).await?;
-        let folder = folder::fetch(client, &self.run, &self.output.output).await?;
+        let folder =
+            folder::fetch(client, &self.run, &self.output.output).await.map_err(|error| {
+                Failure::from(error).advise(format!(
+                    "the results are kept; write them with: orchestrator resume {} --output DIR",
+                    self.run
+                ))
+            })?;
         let text = fs::read_to_string(folder.join("report.json"))
             .with_context(|| format!("failed to read the report in {}", folder.display()))?;
         let report = json::read(&text).context("failed to read the report")?;
@@ -152,11 +217,6 @@ impl<'a> Session<'a> {
         }
         print_line(text::render(report).trim_end())?;
         print_line(folder)
-    }
-
-    fn interrupted(&self) -> Exit {
-        eprintln!("stopped; finished work is kept. Go on with: orchestrator resume {}", self.run);
-        Exit::Cancelled
     }
 }
 
