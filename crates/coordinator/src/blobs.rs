@@ -12,14 +12,19 @@ use std::{
 
 use orchestrator_types::Digest;
 
+use crate::durable;
+
+/// Bytes hashed at a time.
+const VERIFY_BYTES: usize = 1 << 20;
+
 /// Why a blob cannot be stored or read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     /// There is no such blob.
-    #[error("there is no blob {0}; it was never staged here")]
+    #[error("blob {0} is not here")]
     Missing(Digest),
     /// The file no longer holds what its name says.
-    #[error("blob {0} is damaged on disk; remove its file and resume the run")]
+    #[error("blob {0} is damaged on disk")]
     Damaged(Digest),
     /// A file cannot be used.
     #[error("cannot {action} {path}")]
@@ -58,7 +63,7 @@ impl Blobs {
             }
             _ => {}
         }
-        fs::create_dir_all(&staging).map_err(failed("create", &staging))?;
+        durable::create_all(&staging).map_err(failed("create", &staging))?;
         Ok(Self { root, next: AtomicU64::new(0) })
     }
 
@@ -76,6 +81,13 @@ impl Blobs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed("look at", &path)(error)),
         }
+    }
+
+    /// Whether a blob is there and whole: its bytes are hashed.
+    pub fn verify(&self, digest: Digest) -> Result<(), BlobError> {
+        let mut reader = self.read(digest)?;
+        while !reader.chunk(VERIFY_BYTES)?.is_empty() {}
+        Ok(())
     }
 
     /// Starts a new blob.
@@ -117,20 +129,17 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// Makes the blob durable under its digest; returns digest and size.
+    /// Makes the blob durable under its digest; returns digest and size. What lies there already is
+    /// replaced, not trusted: it may be damaged.
     pub fn keep(self, blobs: &Blobs) -> Result<(Digest, u64), BlobError> {
         let digest = Digest::from(self.hasher.finalize());
         let path = blobs.path(digest);
-        if blobs.size(digest)? == Some(self.size_bytes) {
-            return Ok((digest, self.size_bytes));
-        }
         self.file.sync_all().map_err(failed("sync", &self.path))?;
         let folder = path.parent().expect("a blob lies in a folder");
         fs::create_dir_all(folder).map_err(failed("create", folder))?;
         fs::rename(&self.path, &path).map_err(failed("rename to", &path))?;
         for folder in [folder, &blobs.root] {
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(failed("sync", folder))?;
+            durable::sync(folder).map_err(failed("sync", folder))?;
         }
         Ok((digest, self.size_bytes))
     }
@@ -222,6 +231,11 @@ mod tests {
         let mut reader = blobs.read(digest).unwrap();
         assert_eq!(reader.chunk(100).unwrap(), b"evil");
         assert!(matches!(reader.chunk(100), Err(BlobError::Damaged(_))));
+        assert!(matches!(blobs.verify(digest), Err(BlobError::Damaged(_))));
+        let mut writer = blobs.create().unwrap();
+        writer.write(b"good").unwrap();
+        writer.keep(&blobs).unwrap();
+        blobs.verify(digest).unwrap();
         assert!(matches!(blobs.read(Digest::of(b"?")), Err(BlobError::Missing(_))));
     }
 }

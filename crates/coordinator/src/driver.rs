@@ -16,11 +16,11 @@ mod runs;
 mod sessions;
 #[cfg(test)]
 mod tests;
-mod validate;
 mod work;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError},
@@ -28,23 +28,23 @@ use std::{
     time::Duration,
 };
 
-use orchestrator_plan::{Inventory, place_again};
+use orchestrator_plan::{Inventory, Plan, homeless, place_again};
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::Millis;
-use orchestrator_types::RunId;
+use orchestrator_types::{Component, RunId};
 use tokio::sync::broadcast;
-use tokio_util::sync::CancellationToken;
 
 use self::{active::ActiveRun, outbox::Outbox, request::Reply, sessions::Sessions, work::Waiting};
 use crate::{
     clock::Clock,
     event::Live,
+    life::Life,
     store::{Store, StoreError},
 };
 
 pub(crate) use request::{
-    AttemptReport, CommitOutcome, CommittedUnits, DriverHandle, FailedUnit, FinishedUnit,
-    LeaseCall, Registered, Registration, Request, Submitted, handle,
+    AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall, Registered,
+    Registration, Request, Resumed, Resumption, Submitted, handle,
 };
 pub(crate) use runs::unknown;
 
@@ -58,6 +58,10 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(200);
 /// What the driver must know about its surroundings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// The state folder.
+    pub state: PathBuf,
+    /// This build: runs that another one began are not mixed with its numbers.
+    pub build: String,
     /// How often a worker reports.
     pub heartbeat_ms: u32,
     /// Silence after which a worker is lost.
@@ -120,9 +124,10 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Works until `stop`, then closes the store.
-    pub(crate) fn work(mut self, requests: &Receiver<Request>, stop: &CancellationToken) {
-        while !stop.is_cancelled() {
+    /// Works until `life` ends, then closes the store. A panic ends `life`.
+    pub(crate) fn work(mut self, requests: &Receiver<Request>, life: &Life) {
+        let _guard = life.guard();
+        while !life.stop().is_cancelled() {
             let mut batch = Vec::new();
             match requests.recv_timeout(TICK) {
                 Ok(first) => batch.push(first),
@@ -179,11 +184,11 @@ impl Driver {
             }
             Request::Submit(submission, reply) => {
                 let answer = self.submit(*submission)?;
-                self.outbox.reply(reply, Ok(answer));
+                self.outbox.reply(reply, answer);
                 Ok(())
             }
-            Request::Resume(run, reply) => {
-                let answer = self.resume(&run)?;
+            Request::Resume(call, reply) => {
+                let answer = self.resume(&call)?;
                 self.outbox.reply(reply, answer);
                 Ok(())
             }
@@ -234,13 +239,8 @@ impl Driver {
         let enough = inventory.slices.len() >= self.settings.expected_slices.max(1);
         let now = self.now;
         for (_, reply) in self.planning.extract_if(.., |(deadline, _)| enough || *deadline <= now) {
-            let answer = if inventory.slices.is_empty() {
-                let message = "no worker is connected, so there is nothing to plan on; start \
-                               `orchestrator worker` and submit again";
-                Err(Refusal::new(RefusalCode::Unavailable, message))
-            } else {
-                Ok(inventory.clone())
-            };
+            let answer =
+                if inventory.slices.is_empty() { Err(no_slice()) } else { Ok(inventory.clone()) };
             self.outbox.reply(reply, answer);
         }
     }
@@ -254,12 +254,43 @@ impl Driver {
     }
 
     /// Decides again which slice may hold what, after slices came or went.
+    ///
+    /// A run whose slices have left is refused by nobody: it waits, and says so in the log, because
+    /// they may come back at any time. Only who submits or resumes is told at once.
     fn place(&mut self) {
         let inventory = self.sessions.inventory();
         for active in self.runs.values_mut() {
-            active.placed = by_slice(place_again(active.run.plan(), &inventory));
+            let placements = place_again(active.run.plan(), &inventory);
+            let open = active.run.open_components();
+            let missing = homeless(active.run.plan(), &placements, &open);
+            if let Some(missing) = missing.as_ref().filter(|_| missing != active.homeless) {
+                tracing::warn!(run = %active.id, %missing, "a run waits for a larger slice");
+            }
+            active.homeless = missing;
+            active.placed = by_slice(placements);
         }
     }
+
+    /// Why a run with these open components cannot go on with the slices that are there now.
+    fn misfit(&self, plan: &Plan, open: &BTreeSet<Component>) -> Result<(), Refusal> {
+        if open.is_empty() {
+            return Ok(());
+        }
+        let inventory = self.sessions.inventory();
+        if inventory.slices.is_empty() {
+            return Err(no_slice());
+        }
+        match homeless(plan, &place_again(plan, &inventory), open) {
+            Some(missing) => Err(Refusal::new(RefusalCode::DoesNotFit, missing.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+fn no_slice() -> Refusal {
+    let message = "no worker is connected, so there is nothing to run on; start \
+                   `orchestrator worker` and try again";
+    Refusal::new(RefusalCode::Unavailable, message)
 }
 
 fn by_slice(

@@ -97,6 +97,7 @@ pub(crate) fn submitted(request_id: &str, inventory: &Inventory) -> Submitted {
         id: crate::fresh_name(),
         request_id: request_id.into(),
         name: evaluation.name.clone(),
+        build: orchestrator_proto::BUILD.to_owned(),
         units: u32::try_from(plan.units.len()).unwrap(),
         keep_embeddings: true,
         base: "/base".into(),

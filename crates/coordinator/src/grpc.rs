@@ -3,24 +3,26 @@
 //! Absent on purpose: decisions. Calls that change something are answered by the driver; a handler
 //! that is dropped with its connection changes nothing that the driver has taken in.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
     CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
 };
-use orchestrator_types::{Digest, FailureClass, FencingToken, UnitId};
+use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
     driver::{
-        self, AttemptReport, CommitOutcome, CommittedUnits, DriverHandle, FailedUnit, FinishedUnit,
-        LeaseCall, Registered, Registration,
+        self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
+        Registered, Registration, Resumed, Resumption,
     },
     event::Live,
+    life::Life,
+    lost,
     results::Results,
     submit, transfer,
     watch::{EVENTS_AHEAD, Watcher},
@@ -40,7 +42,7 @@ pub(crate) struct Handlers {
     pub build: String,
     pub slice_wait: Duration,
     pub tasks: TaskTracker,
-    pub stop: CancellationToken,
+    pub life: Life,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -64,7 +66,9 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let wait = self.slice_wait + CONTROL_TIMEOUT;
         let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
         let request = request.into_inner();
-        let planning = self.tasks.spawn_blocking(move || submit::planned(request, &inventory));
+        let build = self.build.clone();
+        let planning =
+            self.tasks.spawn_blocking(move || submit::planned(request, &inventory, build));
         let planned = planning
             .await
             .map_err(|_| Refusal::new(RefusalCode::Internal, "planning failed; see the log"))??;
@@ -79,16 +83,19 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let (state, live) = (self.state.clone(), self.live.subscribe());
         let watcher = Watcher { state, run: name(&run)?, after, live, sender };
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move { stop.run_until_cancelled(watcher.work()).await });
+        self.tasks.spawn(watcher.work_until(self.life.clone()));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Answer<v1::ResumeReply> {
         let run = name(&request.into_inner().run)?;
-        let ask = |reply| driver::Request::Resume(run, reply);
-        let CommittedUnits { committed, units } = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
-        Ok(Response::new(v1::ResumeReply { committed, units }))
+        // The driver judges the slices: a run of which nothing is open needs none.
+        let wait = self.slice_wait + CONTROL_TIMEOUT;
+        drop(self.driver.ask(wait, driver::Request::Inventory).await);
+        let lost = self.lost_blobs(&run).await?;
+        let ask = |reply| driver::Request::Resume(Resumption { run, lost }, reply);
+        let Resumed { committed, units, after } = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::ResumeReply { committed, units, after }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
@@ -178,6 +185,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
 }
 
 impl Handlers {
+    /// Blobs of a run that its results need and that are gone or damaged.
+    async fn lost_blobs(&self, run: &RunId) -> Result<BTreeSet<Digest>, Refusal> {
+        let (state, blobs, run) = (self.state.clone(), self.blobs.clone(), run.clone());
+        let looked = self.tasks.spawn_blocking(move || lost::blobs(&state, &blobs, &run)).await;
+        let failed = |_| Refusal::new(RefusalCode::Internal, "checking the blobs failed");
+        looked.map_err(failed)?
+    }
+
     /// Refuses a worker that would speak or compute differently.
     fn registration(&self, request: v1::RegisterRequest) -> Result<Registration, Refusal> {
         let v1::RegisterRequest { protocol_version, build, node, slices, libtorch } = request;

@@ -1,8 +1,8 @@
 //! The run folder of a run that has ended: made once from what is stored, then sent as it is.
 //!
 //! Invariant: a folder under its run's name is complete (made elsewhere, synced, renamed) and tells
-//! the run's history up to the event that ended it. A run that was opened again and ended anew gets
-//! a new one; making it twice gives the same bytes.
+//! the run's history up to the event that ended it. A run that is opened again has none until it
+//! has ended anew; making it twice gives the same bytes.
 
 mod embeddings;
 mod error;
@@ -22,8 +22,9 @@ use orchestrator_types::{RunId, UnitId};
 
 use crate::{
     blobs::Blobs,
+    durable,
     event::Recorded,
-    store::{Documents, Reader, RunSummary, SliceRow, UnitRow, UnitStage},
+    store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage},
 };
 
 use self::error::{ResultsError, file};
@@ -93,17 +94,26 @@ impl Results {
             summary,
             end,
         };
-        self.make(&reader, &ended, &folder)?;
+        let made = self.make(&reader, &ended, &folder);
+        made.map_err(|error| error.refusal(run))?;
         Ok(folder)
     }
 
     fn make(&self, reader: &Reader, ended: &Ended, folder: &Path) -> Result<(), ResultsError> {
         let draft = folder.with_file_name(format!(".{}", ended.summary.id));
         remove(&draft)?;
-        fs::create_dir_all(&draft).map_err(file("create", &draft))?;
+        durable::create_all(&draft).map_err(file("create", &draft))?;
         self.write(reader, ended, &draft)?;
+        durable::sync(&draft).map_err(file("sync", &draft))?;
         remove(folder)?;
-        fs::rename(&draft, folder).map_err(file("rename to", folder))
+        let now = reader.run(&ended.summary.id)?.and_then(|run| run.ended_sequence);
+        if now != Some(ended.end) {
+            remove(&draft)?;
+            return Err(ResultsError::OpenedAgain);
+        }
+        fs::rename(&draft, folder).map_err(file("rename to", folder))?;
+        let parent = folder.parent().expect("a run folder lies in a folder");
+        durable::sync(parent).map_err(file("sync", parent))
     }
 
     fn write(&self, reader: &Reader, ended: &Ended, draft: &Path) -> Result<(), ResultsError> {
@@ -121,6 +131,17 @@ impl Results {
         let markdown = orchestrator_report::markdown::write(&report);
         write(draft, "report.md", markdown.as_bytes())?;
         write_events(reader, ended, create(draft, "events.jsonl")?)
+    }
+}
+
+/// Removes the folder of a run that is opened again: it tells of an end that no longer holds.
+pub(crate) fn discard(state: &Path, run: &RunId) -> Result<(), StoreError> {
+    let path = run_folder(state, run);
+    match fs::remove_dir_all(&path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(StoreError::File { action: "remove the old results in", path, source })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use orchestrator_proto::{MESSAGE_LIMIT_BYTES, server, v1::coordinator_server::CoordinatorServer};
 use tokio::{net::TcpListener, sync::broadcast, task::AbortHandle, time::timeout};
 use tokio_stream::wrappers::TcpListenerStream;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
@@ -19,6 +19,7 @@ use crate::{
     driver::{Driver, Request, Settings, handle},
     event::Live,
     grpc::Handlers,
+    life::{EndError, Life},
     results::Results,
     store::{Store, StoreError},
 };
@@ -53,7 +54,7 @@ pub enum StartError {
 /// nothing acknowledged is lost.
 pub struct Coordinator {
     address: SocketAddr,
-    stop: CancellationToken,
+    life: Life,
     tasks: TaskTracker,
     server: AbortHandle,
     driver: JoinHandle<()>,
@@ -66,28 +67,36 @@ impl Coordinator {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, Arc::new(SystemClock::default())).await
+    }
+
+    pub(crate) async fn start_with(
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
         let address = config.listen;
         let listen = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        let (live, _) = broadcast::channel(LIVE_EVENTS);
-        let stop = CancellationToken::new();
-        let (requests, receiver) = handle();
-        let (driver, blobs) = start_driver(&config, live.clone(), receiver, stop.clone()).await?;
+        let (told, _) = broadcast::channel(LIVE_EVENTS);
+        let life = Life::default();
+        let (requests, receiver) = handle(life.clone());
+        let (driver, blobs) = open(&config, clock, told.clone()).await?;
+        let driver = start_driver(driver, receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let handlers = Handlers {
             driver: requests,
             results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
             blobs,
-            live,
+            live: told,
             state: config.state.clone(),
             build: config.build.clone(),
             slice_wait: config.slice_wait,
             tasks: tasks.clone(),
-            stop: stop.clone(),
+            life: life.clone(),
         };
-        let server = tasks.spawn(serve(listener, handlers, stop.clone())).abort_handle();
-        Ok(Self { address, stop, tasks, server, driver, config })
+        let server = tasks.spawn(serve(listener, handlers, life.clone())).abort_handle();
+        Ok(Self { address, life, tasks, server, driver, config })
     }
 
     /// Where it listens.
@@ -100,9 +109,23 @@ impl Coordinator {
         &self.config.state
     }
 
+    /// Resolves when the coordinator ends by itself. Whoever started it should then report the
+    /// error and call [`Coordinator::shutdown`].
+    ///
+    /// # Errors
+    /// See [`EndError`].
+    pub async fn ended(&self) -> Result<(), EndError> {
+        self.life.ended().await
+    }
+
+    /// Whether it has ended by itself.
+    pub fn failed(&self) -> bool {
+        self.life.failure().is_some()
+    }
+
     /// Ends long calls, gives short ones `stop_wait`, and closes the store.
     pub async fn shutdown(self) {
-        self.stop.cancel();
+        self.life.stop().cancel();
         self.tasks.close();
         if timeout(self.config.stop_wait, self.tasks.wait()).await.is_err() {
             tracing::warn!("calls were cut off at the stop of the coordinator");
@@ -117,30 +140,36 @@ impl Coordinator {
     }
 }
 
-/// Opens the files off the runtime, and starts the thread that decides.
-async fn start_driver(
+/// Opens the files, off the runtime.
+async fn open(
     config: &Config,
+    clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
-    requests: mpsc::Receiver<Request>,
-    stop: CancellationToken,
-) -> Result<(JoinHandle<()>, Blobs), StartError> {
-    let (state, settings) = (config.state.clone(), settings(config));
+) -> Result<(Driver, Blobs), StartError> {
+    let settings = settings(config);
     let opened = tokio::task::spawn_blocking(move || {
-        let store = Store::open(&state)?;
-        let blobs = Blobs::open(&state)?;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        Ok::<_, StartError>((Driver::new(store, settings, clock, live)?, blobs))
+        let store = Store::open(&settings.state)?;
+        let blobs = Blobs::open(&settings.state)?;
+        Ok((Driver::new(store, settings, clock, live)?, blobs))
     });
-    let (driver, blobs) =
-        opened.await.map_err(|error| StartError::Thread(std::io::Error::other(error)))??;
+    opened.await.map_err(|error| StartError::Thread(std::io::Error::other(error)))?
+}
+
+/// Starts the thread that decides.
+fn start_driver(
+    driver: Driver,
+    requests: mpsc::Receiver<Request>,
+    life: Life,
+) -> Result<JoinHandle<()>, StartError> {
     let thread = std::thread::Builder::new().name("coordinator".to_owned());
-    let driver = thread.spawn(move || driver.work(&requests, &stop)).map_err(StartError::Thread)?;
-    Ok((driver, blobs))
+    thread.spawn(move || driver.work(&requests, &life)).map_err(StartError::Thread)
 }
 
 fn settings(config: &Config) -> Settings {
     let ms = |duration: std::time::Duration| u32::try_from(duration.as_millis());
     Settings {
+        state: config.state.clone(),
+        build: config.build.clone(),
         heartbeat_ms: ms(config.heartbeat).unwrap_or(u32::MAX),
         lease_ms: ms(config.lease).unwrap_or(u32::MAX),
         expected_slices: config.expected_slices,
@@ -149,17 +178,17 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Serves until `stop`. On an error the whole coordinator stops: half of one helps nobody.
-async fn serve(listener: TcpListener, handlers: Handlers, stop: CancellationToken) {
+/// Serves until `life` ends, which an error makes it do.
+async fn serve(listener: TcpListener, handlers: Handlers, life: Life) {
     let service = CoordinatorServer::new(handlers)
         .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
         .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
     let served = server()
         .add_service(service)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stop.cancelled())
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), life.stop().cancelled())
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the coordinator's server failed");
-        stop.cancel();
+        life.fail(EndError::Server);
     }
 }

@@ -29,7 +29,10 @@ pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
 use self::open::{meta, newer, prepare, set_meta, start_epoch};
-use crate::event::{Recorded, RunEvent};
+use crate::{
+    durable,
+    event::{Recorded, RunEvent},
+};
 
 /// Tokens reserved at once: one write a thousand grants.
 const TOKEN_BLOCK: u64 = 1_000;
@@ -56,6 +59,8 @@ pub(crate) struct Submission {
     pub id: RunId,
     pub request_id: String,
     pub name: String,
+    /// The build that computes it.
+    pub build: String,
     pub units: u32,
     pub keep_embeddings: bool,
     pub base: PathBuf,
@@ -69,7 +74,7 @@ pub(crate) struct Submission {
 impl Store {
     /// Opens the store in `state`, or makes it, and starts a new epoch.
     pub(crate) fn open(state: &Path) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(state).map_err(|source| StoreError::File {
+        durable::create_all(state).map_err(|source| StoreError::File {
             action: "create the folder",
             path: state.to_owned(),
             source,
@@ -157,8 +162,8 @@ impl Store {
 
     pub(crate) fn insert_run(&self, run: &Submission, at: i64) -> Result<RunKey, StoreError> {
         let sql = "INSERT INTO runs (id, request_id, name, state, created_unix_ms, units,
-             keep_embeddings, base, eval_yaml, evaluation, facts, plan, plan_digest)
-             VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+             keep_embeddings, base, eval_yaml, evaluation, facts, plan, plan_digest, build)
+             VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
         let base = run.base.to_string_lossy();
         let values = params![
             run.id.as_str(),
@@ -173,16 +178,28 @@ impl Store {
             run.facts,
             run.plan,
             run.plan_digest.to_string(),
+            run.build,
         ];
         self.execute("store a run", sql, values)?;
         Ok(RunKey(self.connection.last_insert_rowid()))
     }
 
-    /// Opens an ended or interrupted run again: everything but its committed units.
-    pub(crate) fn reopen_run(&self, run: RunKey) -> Result<(), StoreError> {
-        let sql = "UPDATE runs SET state = 'running', ended_unix_ms = NULL, ended_sequence = NULL
-             WHERE key = ?1";
-        self.execute("open a run again", sql, [run.0])?;
+    /// Opens an ended or interrupted run again, for `build`: everything but its committed units,
+    /// and of those the `lost` ones.
+    pub(crate) fn reopen_run(
+        &self,
+        run: RunKey,
+        build: &str,
+        lost: &[UnitId],
+    ) -> Result<(), StoreError> {
+        let sql = "UPDATE runs SET state = 'running', ended_unix_ms = NULL, ended_sequence = NULL,
+             build = ?2 WHERE key = ?1";
+        self.execute("open a run again", sql, params![run.0, build])?;
+        let sql = "UPDATE units SET state = 'open', token = NULL, result = NULL
+             WHERE run = ?1 AND unit = ?2";
+        for unit in lost {
+            self.execute("open a unit again", sql, params![run.0, unit.0])?;
+        }
         let sql = "UPDATE units SET state = 'open', ended_unix_ms = NULL
              WHERE run = ?1 AND state <> 'committed'";
         self.execute("open units again", sql, [run.0])
@@ -315,6 +332,10 @@ impl Store {
         let runs = query::summaries(&self.connection)?;
         let running = runs.into_iter().filter(|run| run.state == RunState::Running);
         Ok(running.map(|run| run.id).collect())
+    }
+
+    pub(crate) fn summary(&self, run: &RunId) -> Result<Option<RunSummary>, StoreError> {
+        query::find(&self.connection, run)
     }
 
     pub(crate) fn documents(&self, run: &RunId) -> Result<Option<Documents>, StoreError> {

@@ -18,10 +18,11 @@ fn internal(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Internal, message)
 }
 
-/// Plans a submission on the slices of `inventory`.
+/// Plans a submission on the slices of `inventory`, for executors of this `build`.
 pub(crate) fn planned(
     request: v1::SubmitRequest,
     inventory: &Inventory,
+    build: String,
 ) -> Result<Submitted, Refusal> {
     let v1::SubmitRequest { request_id, eval_yaml, evaluation, facts, keep_embeddings, base } =
         request;
@@ -46,6 +47,7 @@ pub(crate) fn planned(
         id: run_id(&request_id),
         request_id,
         name: read_evaluation.name,
+        build,
         units: units(&plan)?,
         keep_embeddings,
         base,

@@ -1,17 +1,26 @@
 //! A coordinator on the loopback, driven by hand: a client and a worker that are only calls.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use orchestrator_proto::{
     MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect,
     v1::{self, coordinator_client::CoordinatorClient},
 };
-use orchestrator_run::{Assignment, RunState};
+use orchestrator_run::{Assignment, Millis, RunState};
 use orchestrator_types::{Digest, RunId};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, transport::Channel};
 
-use crate::{Config, Coordinator, Reader, fixtures};
+use crate::{Blobs, Clock, Config, Coordinator, EndError, Reader, SystemClock, fixtures};
 
 struct Bench {
     coordinator: Coordinator,
@@ -25,11 +34,15 @@ impl Bench {
     }
 
     async fn in_folder(state: tempfile::TempDir) -> Self {
+        Self::with_clock(state, Arc::new(SystemClock::default())).await
+    }
+
+    async fn with_clock(state: tempfile::TempDir, clock: Arc<dyn Clock>) -> Self {
         let config = Config {
             slice_wait: Duration::from_millis(300),
             ..Config::local(state.path().to_owned())
         };
-        let coordinator = Coordinator::start(config).await.unwrap();
+        let coordinator = Coordinator::start_with(config, clock).await.unwrap();
         let channel = connect(&format!("http://{}", coordinator.address())).await.unwrap();
         let client = CoordinatorClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
@@ -215,14 +228,28 @@ async fn a_cancelled_run_goes_on_after_a_restart_and_its_folder_is_renewed() {
     let state = bench.stop().await;
     assert!(!Reader::open(state.path()).unwrap().is_live());
     let mut bench = Bench::in_folder(state).await;
-    let resumed = bench.client.resume(v1::ResumeRequest { run: run.clone() }).await.unwrap();
-    assert_eq!(resumed.into_inner(), v1::ResumeReply { committed: 1, units });
-    let watch = v1::WatchRequest { run: run.clone(), after: 0 };
-    let watched = bench.client.watch(watch).await.unwrap().into_inner();
-    let events = tokio::spawn(watched.collect::<Vec<_>>());
     let session = bench.register("n").await;
+    let resumed = bench.client.resume(v1::ResumeRequest { run: run.clone() }).await.unwrap();
+    // Started, leased, committed, cancelled: all of an earlier life.
+    let resumed = resumed.into_inner();
+    assert_eq!(resumed, v1::ResumeReply { committed: 1, units, after: 4 });
+    assert!(!crate::run_folder(bench.state.path(), &run.parse().unwrap()).exists());
+    let mut watched = Vec::new();
+    for after in [0, resumed.after] {
+        let watch = v1::WatchRequest { run: run.clone(), after };
+        let events = bench.client.watch(watch).await.unwrap().into_inner();
+        watched.push(tokio::spawn(events.collect::<Vec<_>>()));
+    }
     assert_eq!(bench.finish(&session).await, units - 1);
-    let last = events.await.unwrap().pop().unwrap().unwrap();
+    let later = watched.pop().unwrap().await.unwrap();
+    let ends = |event: &Result<v1::RunEvent, Status>| {
+        let kind = event.as_ref().unwrap().kind.as_ref();
+        matches!(kind, Some(v1::run_event::Kind::StateChanged(changed))
+            if changed.state() != v1::RunState::Running)
+    };
+    assert_eq!(later.iter().filter(|event| ends(event)).count(), 1, "the new end and no other");
+    assert!(ends(later.last().unwrap()));
+    let last = watched.pop().unwrap().await.unwrap().pop().unwrap().unwrap();
     let complete = v1::StateChanged { state: v1::RunState::Complete.into() };
     let kind = v1::run_event::Kind::StateChanged(complete);
     assert_eq!(last.kind, Some(kind), "an earlier end does not end the watch");
@@ -232,6 +259,95 @@ async fn a_cancelled_run_goes_on_after_a_restart_and_its_folder_is_renewed() {
     let id: RunId = run.parse().unwrap();
     let reader = Reader::open(bench.state.path()).unwrap();
     assert_eq!(reader.run(&id).unwrap().unwrap().state, RunState::Complete);
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_or_missing_blob_is_named_and_a_resume_heals_it() {
+    let mut bench = Bench::start().await;
+    let session = bench.register("n").await;
+    let v1::SubmitReply { run, units } = bench.submit("r").await;
+    assert_eq!(bench.finish(&session).await, units);
+    let files = bench.files(&run).await.unwrap();
+    let id: RunId = run.parse().unwrap();
+    let blobs = Blobs::open(bench.state.path()).unwrap();
+    let rows = Reader::open(bench.state.path()).unwrap().units(&id).unwrap();
+    let ranked = rows.last().unwrap().result.as_ref().unwrap().blob;
+    let encoded = rows[0].result.as_ref().unwrap().blob;
+    let path = blobs.path(ranked.digest);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    fs::remove_file(blobs.path(encoded.digest)).unwrap();
+    fs::remove_dir_all(crate::run_folder(bench.state.path(), &id)).unwrap();
+    let status = bench.files(&run).await.unwrap_err();
+    let advice = format!("`orchestrator resume {run}` computes it again");
+    assert!(status.message().ends_with(&advice), "{status}");
+
+    let request = v1::ResumeRequest { run: run.clone() };
+    let resumed = bench.client.resume(request).await.unwrap().into_inner();
+    assert!(resumed.committed < units);
+    assert_eq!(bench.finish(&session).await, units - resumed.committed);
+    let healed = bench.files(&run).await.unwrap();
+    assert_eq!(healed["predictions.parquet"], files["predictions.parquet"]);
+    assert_eq!(healed["embeddings.parquet"], files["embeddings.parquet"]);
+    bench.stop().await;
+}
+
+/// Works until it is told to break.
+#[derive(Default)]
+struct BreakingClock {
+    clock: SystemClock,
+    broken: AtomicBool,
+}
+
+impl Clock for BreakingClock {
+    fn now(&self) -> Millis {
+        assert!(!self.broken.load(Ordering::Relaxed), "planted");
+        self.clock.now()
+    }
+
+    fn unix_ms(&self) -> i64 {
+        self.clock.unix_ms()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_defect_ends_the_coordinator_and_everybody_who_waits_is_told() {
+    let clock = Arc::new(BreakingClock::default());
+    let mut bench = Bench::with_clock(tempfile::tempdir().unwrap(), clock.clone()).await;
+    bench.register("n").await;
+    let v1::SubmitReply { run, .. } = bench.submit("r").await;
+    let watch = v1::WatchRequest { run: run.clone(), after: 0 };
+    let watched = bench.client.watch(watch).await.unwrap().into_inner();
+    let events = tokio::spawn(watched.collect::<Vec<_>>());
+    let mut client = bench.client.clone();
+    let request = v1::CancelRequest { run };
+    clock.broken.store(true, Ordering::Relaxed);
+    let called = client.cancel(request).await.unwrap_err();
+    assert!(matches!(called.code(), Code::Internal | Code::Unavailable), "{called}");
+    let last = events.await.unwrap().pop().unwrap().unwrap_err();
+    assert_eq!(last.code(), Code::Internal);
+    assert!(last.message().contains("ended by a defect"), "{last}");
+    assert_eq!(bench.coordinator.ended().await, Err(EndError::Defect));
+    assert!(bench.coordinator.failed());
+    bench.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_in_work_at_a_defect_is_told_of_it() {
+    let clock = Arc::new(BreakingClock::default());
+    let mut bench = Bench::with_clock(tempfile::tempdir().unwrap(), clock.clone()).await;
+    let session = bench.register("n").await;
+    let request =
+        v1::LeaseRequest { session, slice: "n.0".into(), request_id: "1".into(), wait_ms: 60_000 };
+    let mut client = bench.client.clone();
+    let waiting = tokio::spawn(async move { client.lease(request).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    clock.broken.store(true, Ordering::Relaxed);
+    let status = waiting.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Internal);
+    assert!(status.message().contains("ended by a defect"), "{status}");
     bench.stop().await;
 }
 

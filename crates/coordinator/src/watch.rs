@@ -12,6 +12,7 @@ use tonic::Status;
 
 use crate::{
     event::{Live, Recorded, progress_to_wire, recorded_to_wire},
+    life::Life,
     store::{Reader, StoreError},
 };
 
@@ -46,8 +47,18 @@ pub(crate) struct Watcher {
 struct Done;
 
 impl Watcher {
-    /// Tells everything until the run has ended or the watcher goes away.
-    pub(crate) async fn work(mut self) {
+    /// Tells everything until the run has ended, the watcher goes away, or the coordinator ends;
+    /// if that is a failure, it is told too.
+    pub(crate) async fn work_until(self, life: Life) {
+        let sender = self.sender.clone();
+        let told = life.stop().run_until_cancelled(self.work()).await;
+        if let (None, Some(refusal)) = (told, life.refusal()) {
+            // A watcher that has gone away needs no reason.
+            drop(sender.send(Err(refusal.into())).await);
+        }
+    }
+
+    async fn work(mut self) {
         if self.catch_up().await.is_err() {
             return;
         }

@@ -15,9 +15,11 @@
 mod assignment;
 mod retry;
 mod run;
+mod samples;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod validate;
 
 pub use assignment::{
     AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
@@ -25,7 +27,9 @@ pub use assignment::{
 };
 pub use retry::{COUNTED_ATTEMPTS, INFRASTRUCTURE_ATTEMPTS, Millis, backoff};
 pub use run::Run;
-pub use unit::{Attempt, UnitOutcome};
+pub use samples::{OtherSamples, SampleDigests};
+pub use unit::{Attempt, Committed, UnitOutcome};
+pub use validate::validate;
 
 use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, SliceId, UnitId};
 use serde::{Deserialize, Serialize};
@@ -50,6 +54,8 @@ pub enum Event {
         token: FencingToken,
         /// Its unit, as the worker believes.
         unit: UnitId,
+        /// Whether the result leaves out samples that could not be read.
+        set_aside: bool,
     },
     /// An attempt ended without a result.
     Failed {
@@ -120,9 +126,9 @@ pub enum Command {
 pub enum RunState {
     /// Units are open.
     Running,
-    /// Every unit is committed.
+    /// Every unit is committed, and no sample was set aside.
     Complete,
-    /// Every unit has ended and some have no result.
+    /// Every unit has ended, and some have no result or set samples aside.
     Incomplete,
     /// A user ended it.
     Cancelled,

@@ -5,11 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{Plan, UnitRange};
+use orchestrator_plan::{Plan, Unit, UnitRange};
 use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, SliceId, UnitId};
 
 use crate::{
-    Attempt, Command, Event, Millis, RunState, UnitOutcome, backoff,
+    Attempt, Command, Committed, Event, Millis, RunState, UnitOutcome, backoff,
     unit::{Failures, UnitState},
 };
 
@@ -37,13 +37,15 @@ pub struct Run {
     wide: Vec<UnitRange>,
     live: BTreeMap<FencingToken, Attempt>,
     open: usize,
+    /// Some committed unit leaves samples out.
+    set_aside: bool,
     state: RunState,
 }
 
 impl Run {
     /// A run of `plan` in which the units of `committed` need not be computed again. A plan whose
-    /// every unit is committed gives a run that is complete at once.
-    pub fn new(plan: Arc<Plan>, committed: &BTreeMap<UnitId, FencingToken>) -> Self {
+    /// every unit is committed gives a run that has ended at once.
+    pub fn new(plan: Arc<Plan>, committed: &BTreeMap<UnitId, Committed>) -> Self {
         let mut needed: BTreeMap<UnitRange, Needed> = BTreeMap::new();
         for unit in &plan.units {
             for need in &unit.needs {
@@ -58,6 +60,7 @@ impl Run {
             ready: BTreeSet::new(),
             delayed: BTreeSet::new(),
             live: BTreeMap::new(),
+            set_aside: false,
             state: RunState::Running,
             needed,
             wide,
@@ -65,7 +68,8 @@ impl Run {
         };
         let ids: Vec<UnitId> = run.plan.units.iter().map(|unit| unit.id).collect();
         for id in &ids {
-            if let Some(token) = committed.get(id) {
+            if let Some(Committed { token, set_aside }) = committed.get(id) {
+                run.set_aside |= *set_aside;
                 run.end_unit(*id, UnitOutcome::Committed(*token));
             }
         }
@@ -99,9 +103,10 @@ impl Run {
         &self.live
     }
 
-    /// Units that have not ended.
-    pub const fn open_units(&self) -> usize {
-        self.open
+    /// Components whose units have not all ended.
+    pub fn open_components(&self) -> BTreeSet<Component> {
+        let open = self.plan.units.iter().filter(|unit| self.outcome(unit.id).is_none());
+        open.map(Unit::component).collect()
     }
 
     /// Takes in one fact and says what follows from it.
@@ -114,7 +119,7 @@ impl Run {
             Event::SliceFree { session, slice, components, token } => {
                 self.grant(session, slice, &components, token, now)
             }
-            Event::Finished { token, unit } => self.finished(token, unit),
+            Event::Finished { token, unit, set_aside } => self.finished(token, unit, set_aside),
             Event::Failed { token, class, message } => self.failed(token, class, &message, now),
             Event::SessionLost { session } => self.session_lost(&session, now),
             Event::Cancel => return self.cancel(),
@@ -129,7 +134,7 @@ impl Run {
     /// After the end, only late results need an answer.
     fn step_ended(&self, event: &Event) -> Vec<Command> {
         match *event {
-            Event::Finished { token, unit } => vec![self.late(token, unit)],
+            Event::Finished { token, unit, .. } => vec![self.late(token, unit)],
             Event::SliceFree { .. }
             | Event::Failed { .. }
             | Event::SessionLost { .. }
@@ -165,12 +170,13 @@ impl Run {
         vec![Command::Grant(attempt)]
     }
 
-    fn finished(&mut self, token: FencingToken, unit: UnitId) -> Vec<Command> {
+    fn finished(&mut self, token: FencingToken, unit: UnitId, set_aside: bool) -> Vec<Command> {
         let Some(attempt) = self.live.get(&token).filter(|attempt| attempt.unit == unit) else {
             return vec![self.late(token, unit)];
         };
         let attempt = attempt.clone();
         self.live.remove(&token);
+        self.set_aside |= set_aside;
         self.end_unit(unit, UnitOutcome::Committed(token));
         let waiting: Vec<UnitId> = self
             .ranges_with(unit)
@@ -313,10 +319,11 @@ impl Run {
     fn derived_state(&self) -> RunState {
         if self.open > 0 {
             RunState::Running
-        } else if self
-            .units
-            .iter()
-            .all(|unit| matches!(unit, UnitState::Ended(UnitOutcome::Committed(_))))
+        } else if !self.set_aside
+            && self
+                .units
+                .iter()
+                .all(|unit| matches!(unit, UnitState::Ended(UnitOutcome::Committed(_))))
         {
             RunState::Complete
         } else {

@@ -7,11 +7,14 @@ use orchestrator_plan::{
     SourceKind, TextSet, Unit, UnitRange, Work,
 };
 use orchestrator_types::{
-    Component, Digest, FailureClass, FencingToken, Precision, SessionId, Shard, UnitId,
+    ByteCount, Component, Digest, FailureClass, FencingToken, Precision, SessionId, Shard, UnitId,
 };
 use proptest::prelude::*;
 
-use crate::{COUNTED_ATTEMPTS, Command, Event, Millis, Run, RunState, UnitOutcome, backoff};
+use crate::{
+    Blob, COUNTED_ATTEMPTS, Command, Committed, Event, ExecutorReading, Millis, Run, RunState,
+    SampleDigests, Timing, UnitOutcome, UnitResult, backoff,
+};
 
 const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
 
@@ -77,6 +80,12 @@ fn plan(images: u32) -> Arc<Plan> {
         units,
         reasons: Vec::new(),
     })
+}
+
+/// The first `units` units, of which `set_aside` left samples out.
+fn committed(units: u32, set_aside: Option<u32>) -> BTreeMap<UnitId, Committed> {
+    let one = |unit| Committed { token: FencingToken(7), set_aside: set_aside == Some(unit) };
+    (0..units).map(|unit| (UnitId(unit), one(unit))).collect()
 }
 
 fn session(number: u8) -> SessionId {
@@ -151,14 +160,14 @@ impl Observed {
             }
             Act::Finish(index) if live.is_empty() => {
                 let unit = UnitId(u32::try_from(index % 5).unwrap());
-                Event::Finished { token: FencingToken(0), unit }
+                Event::Finished { token: FencingToken(0), unit, set_aside: false }
             }
             Act::Finish(index) => {
                 let attempt = &live[index % live.len()];
-                Event::Finished { token: attempt.token, unit: attempt.unit }
+                Event::Finished { token: attempt.token, unit: attempt.unit, set_aside: false }
             }
             Act::FinishStale(token) => {
-                Event::Finished { token: FencingToken(*token), unit: UnitId(0) }
+                Event::Finished { token: FencingToken(*token), unit: UnitId(0), set_aside: false }
             }
             Act::Fail(_, _) if live.is_empty() => return,
             Act::Fail(index, class) => Event::Failed {
@@ -213,7 +222,7 @@ impl Observed {
         assert_eq!(self.ended.is_some(), self.run.state() != RunState::Running);
         if self.ended.is_some() {
             assert!(self.run.live().is_empty(), "an ended run has no live attempt");
-            assert_eq!(self.run.open_units(), 0, "an ended run has no open unit");
+            assert!(self.run.open_components().is_empty(), "an ended run has no open unit");
         }
     }
 
@@ -255,14 +264,53 @@ fn an_undisturbed_run_commits_every_unit() {
 
 #[test]
 fn committed_units_are_not_granted_again_after_a_restart() {
-    let committed = (0..4).map(|unit| (UnitId(unit), FencingToken(7))).collect();
+    let committed = committed(4, None);
     let mut run = Run::new(plan(3), &committed);
-    assert_eq!(run.open_units(), 4);
+    assert_eq!(run.open_components(), [Component::Score].into());
     let commands = run.step(ask(0, 100), Millis(0));
     let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
     assert_eq!(attempt.unit, UnitId(4), "the first ranking, for everything before is committed");
-    let all = (0..8).map(|unit| (UnitId(unit), FencingToken(7))).collect();
-    assert_eq!(Run::new(plan(3), &all).state(), RunState::Complete);
+    assert_eq!(Run::new(plan(3), &self::committed(8, None)).state(), RunState::Complete);
+}
+
+#[test]
+fn a_run_that_set_samples_aside_is_incomplete_now_and_when_loaded_again() {
+    let mut run = Run::new(plan(1), &committed(3, None));
+    let commands = run.step(ask(0, 100), Millis(0));
+    let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+    let (token, unit) = (attempt.token, attempt.unit);
+    let commands = run.step(Event::Finished { token, unit, set_aside: true }, Millis(0));
+    assert_eq!(commands.last(), Some(&Command::End(RunState::Incomplete)));
+    let again = Run::new(plan(1), &committed(4, Some(3)));
+    assert_eq!(again.state(), RunState::Incomplete);
+}
+
+fn samples(digest: &[u8]) -> UnitResult {
+    UnitResult {
+        rows: 4,
+        blob: Blob { digest: Digest::of(b"blob"), size_bytes: ByteCount::bytes(4) },
+        partial: String::new(),
+        quarantined: Vec::new(),
+        timing: Timing::default(),
+        cached: false,
+        reading: ExecutorReading::default(),
+        samples: Some(Digest::of(digest)),
+    }
+}
+
+#[test]
+fn other_bytes_behind_one_path_are_found_by_shard() {
+    let plan = plan(2);
+    let mut known = SampleDigests::default();
+    known.add(&plan.units[1], &samples(b"one"));
+    assert_eq!(known.check(&plan.units[1], &samples(b"one")), Ok(()));
+    assert_eq!(known.check(&plan.units[2], &samples(b"two")), Ok(()), "another shard");
+    let error = known.check(&plan.units[1], &samples(b"two")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the samples 0..4 of dataset `set` are not the bytes that another unit of this run read; \
+         make every worker see the same files, unchanged while a run lasts, and submit again"
+    );
 }
 
 #[test]

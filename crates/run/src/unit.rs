@@ -17,6 +17,15 @@ pub struct Attempt {
     pub slice: SliceId,
 }
 
+/// What a run must know of a result that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The attempt that gave it.
+    pub token: FencingToken,
+    /// Whether it leaves out samples that could not be read.
+    pub set_aside: bool,
+}
+
 /// How a unit ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitOutcome {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orchestrator_plan::{Placement, Plan, Rank, UnitRange, Work};
+use orchestrator_plan::{Homeless, Placement, Plan, Rank, UnitRange, Work};
 use orchestrator_run::{
-    AssignedRank, AssignedWork, Assignment, Attempt, Command, Millis, Run, RunState, UnitOutcome,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, Attempt, Command, Committed, Millis, Run, RunState,
+    SampleDigests, UnitOutcome, UnitResult,
 };
 use orchestrator_types::{DatasetName, Digest, FencingToken, RunId, Shard, SliceId, UnitId};
 
@@ -25,6 +25,10 @@ pub(super) struct ActiveRun {
     /// Granted and never reported by their worker, with the time of the grant.
     pub untaken: BTreeMap<FencingToken, Millis>,
     pub progress: Tally,
+    /// The component that no slice could hold when that was last looked at.
+    pub homeless: Option<Homeless>,
+    /// What images were read, for every worker reads the same.
+    pub samples: SampleDigests,
     next_sequence: u64,
     /// Blobs of committed units.
     blobs: Vec<Option<Digest>>,
@@ -61,7 +65,10 @@ impl ActiveRun {
         let committed = units
             .iter()
             .filter(|row| row.stage == UnitStage::Committed)
-            .filter_map(|row| Some((row.unit, row.token?)))
+            .filter_map(|row| {
+                let set_aside = !row.result.as_ref()?.quarantined.is_empty();
+                Some((row.unit, Committed { token: row.token?, set_aside }))
+            })
             .collect();
         let mut active = Self {
             id,
@@ -70,6 +77,8 @@ impl ActiveRun {
             placed: BTreeMap::new(),
             untaken: BTreeMap::new(),
             progress: Tally::new(&plan),
+            homeless: None,
+            samples: SampleDigests::default(),
             next_sequence: store.next_sequence(key)?,
             blobs: vec![None; plan.units.len()],
             quarantined: BTreeSet::new(),
@@ -88,11 +97,17 @@ impl ActiveRun {
         u32::try_from(committed).expect("unit ids are 32 bits")
     }
 
+    /// Number of the last event.
+    pub(super) const fn last_sequence(&self) -> u64 {
+        self.next_sequence - 1
+    }
+
     /// Keeps what later units need of a result; returns samples that were not told before.
     fn add_result(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
         self.blobs[unit.0 as usize] = Some(result.blob.digest);
         let unit = &self.run.plan().units[unit.0 as usize];
         self.progress.commit(unit.component(), unit.rows);
+        self.samples.add(unit, result);
         let Work::EncodeImages(work) = &unit.work else { return Vec::new() };
         let dataset = &work.dataset.name;
         let fresh = result

@@ -44,7 +44,8 @@ impl Tally {
         self.reports.insert(report.token, report);
     }
 
-    /// Every component as it stands.
+    /// Every component as it stands. What was told is never taken back: the rows of an attempt that
+    /// was lost stay counted until its successors have passed them.
     pub(super) fn all(&mut self, run: &Run) -> Vec<Progress> {
         let mut done: BTreeMap<Component, u64> =
             self.rows.iter().map(|(component, rows)| (*component, rows.committed)).collect();
@@ -60,7 +61,7 @@ impl Tally {
         done.iter()
             .map(|(component, &done)| Progress {
                 component: *component,
-                done,
+                done: done.max(self.rows[component].told.unwrap_or(0)),
                 total: total(component),
             })
             .collect()

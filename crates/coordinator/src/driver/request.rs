@@ -1,6 +1,7 @@
 //! What the driver is asked, and the way in.
 
 use std::{
+    collections::BTreeSet,
     sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     time::Duration,
 };
@@ -8,14 +9,19 @@ use std::{
 use orchestrator_plan::{Inventory, Plan, SliceOffer};
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::{Assignment, UnitResult};
-use orchestrator_types::{FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId};
+use orchestrator_types::{
+    Digest, FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId,
+};
 use tokio::{sync::oneshot, time::timeout};
 
-use crate::store::Submission;
+use crate::{life::Life, store::Submission};
 
 /// Requests that may wait: a worker has a handful in flight, so this is a thousand workers in one
 /// turn of a few milliseconds. Beyond it, callers are told to try again.
 const QUEUE: usize = 4_096;
+
+/// Longest that a panicking thread takes to unwind.
+const UNWINDING: Duration = Duration::from_millis(100);
 
 /// The way back.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
@@ -25,7 +31,7 @@ pub(crate) enum Request {
     /// The slices, once the expected ones are there.
     Inventory(Reply<Inventory>),
     Submit(Box<Submitted>, Reply<(RunId, u32)>),
-    Resume(RunId, Reply<CommittedUnits>),
+    Resume(Resumption, Reply<Resumed>),
     Cancel(RunId, Reply<()>),
     Register(Registration, Reply<Registered>),
     /// Answered with the reported attempts that must stop.
@@ -41,11 +47,21 @@ pub(crate) struct Submitted {
     pub plan: Plan,
 }
 
+/// A run to go on with.
+#[derive(Clone, Debug)]
+pub(crate) struct Resumption {
+    pub run: RunId,
+    /// Blobs that are gone or damaged: units that made them are computed again.
+    pub lost: BTreeSet<Digest>,
+}
+
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CommittedUnits {
+pub(crate) struct Resumed {
     pub committed: u32,
     pub units: u32,
+    /// The last event before it went on.
+    pub after: u64,
 }
 
 /// A worker that wants to work. Versions were compared already.
@@ -117,12 +133,13 @@ pub(crate) enum CommitOutcome {
 #[derive(Clone, Debug)]
 pub(crate) struct DriverHandle {
     requests: SyncSender<Request>,
+    life: Life,
 }
 
 /// The driver's channel.
-pub(crate) fn handle() -> (DriverHandle, Receiver<Request>) {
+pub(crate) fn handle(life: Life) -> (DriverHandle, Receiver<Request>) {
     let (requests, receiver) = sync_channel(QUEUE);
-    (DriverHandle { requests }, receiver)
+    (DriverHandle { requests, life }, receiver)
 }
 
 impl DriverHandle {
@@ -133,18 +150,21 @@ impl DriverHandle {
         request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, Refusal> {
         let (reply, answer) = oneshot::channel();
-        self.requests.try_send(request(reply)).map_err(|error| {
-            let message = match error {
-                TrySendError::Full(_) => "the coordinator is overloaded; try again",
-                TrySendError::Disconnected(_) => "the coordinator is stopping",
-            };
-            Refusal::new(RefusalCode::Unavailable, message)
+        let unavailable = |message| Refusal::new(RefusalCode::Unavailable, message);
+        self.requests.try_send(request(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => unavailable("the coordinator is overloaded; try again"),
+            TrySendError::Disconnected(_) => {
+                let defect = self.life.refusal();
+                defect.unwrap_or_else(|| unavailable("the coordinator is stopping"))
+            }
         })?;
         match timeout(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => {
+                // A thread that panics drops the request before it is known to have ended.
+                drop(timeout(UNWINDING, self.life.ended()).await);
                 let message = "the coordinator could not store this, or is stopping; try again";
-                Err(Refusal::new(RefusalCode::Unavailable, message))
+                Err(self.life.refusal().unwrap_or_else(|| unavailable(message)))
             }
             Err(_) => Err(Refusal::new(
                 RefusalCode::TooSlow,

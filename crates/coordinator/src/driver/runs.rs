@@ -1,16 +1,20 @@
 //! Clients: runs start, go on after an interruption, and are cancelled.
 
+use std::collections::BTreeSet;
+
+use orchestrator_plan::Unit;
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::{Command, Event, RunState};
-use orchestrator_types::RunId;
+use orchestrator_types::{Digest, RunId, UnitId};
 
 use super::{
-    CommittedUnits, Driver, Submitted,
+    Driver, Resumed, Resumption, Submitted,
     active::{ActiveRun, Book},
 };
 use crate::{
     event::RunEvent,
-    store::{RunKey, StoreError},
+    results,
+    store::{StoreError, UnitRow},
 };
 
 /// The refusal of a run that is not in the store.
@@ -21,35 +25,64 @@ pub(crate) fn unknown(run: &RunId) -> Refusal {
 
 impl Driver {
     /// Stores and starts a run; a repeated submission gets the run of the first one.
-    pub(super) fn submit(&mut self, submitted: Submitted) -> Result<(RunId, u32), StoreError> {
+    pub(super) fn submit(
+        &mut self,
+        submitted: Submitted,
+    ) -> Result<Result<(RunId, u32), Refusal>, StoreError> {
         let Submitted { submission, plan } = submitted;
         if let Some(earlier) = self.store.run_of_request(&submission.request_id)? {
-            return Ok(earlier);
+            return Ok(Ok(earlier));
+        }
+        // Slices may have left since it was planned.
+        let components = plan.units.iter().map(Unit::component).collect();
+        if let Err(refusal) = self.misfit(&plan, &components) {
+            return Ok(Err(refusal));
         }
         let key = self.store.insert_run(&submission, self.at_unix_ms)?;
         let active = ActiveRun::new(submission.id.clone(), key, plan, &[], &self.store)?;
         self.start(active)?;
-        Ok((submission.id, submission.units))
+        Ok(Ok((submission.id, submission.units)))
     }
 
-    /// Opens what is not committed again.
+    /// Opens again what is not committed, and what was committed and is lost.
     pub(super) fn resume(
         &mut self,
-        run: &RunId,
-    ) -> Result<Result<CommittedUnits, Refusal>, StoreError> {
-        if !self.runs.contains_key(run) {
-            let Some((key, state)) = self.store.run_state(run)? else {
-                return Ok(Err(unknown(run)));
-            };
-            let active = self.load(run, key)?;
-            let counts = counts(&active);
-            if state != RunState::Complete {
-                self.store.reopen_run(key)?;
-                self.start(active)?;
-            }
-            return Ok(Ok(counts));
+        call: &Resumption,
+    ) -> Result<Result<Resumed, Refusal>, StoreError> {
+        let run = &call.run;
+        if let Some(active) = self.runs.get(run) {
+            return Ok(Ok(resumed(active, active.last_sequence())));
         }
-        Ok(Ok(counts(&self.runs[run])))
+        let Some(summary) = self.store.summary(run)? else { return Ok(Err(unknown(run))) };
+        let Loaded { active, build, lost } = self.load(run, &call.lost)?;
+        if summary.state == RunState::Complete && lost.is_empty() {
+            // Its end is all that is left to tell.
+            let end = summary.ended_sequence.unwrap_or_default();
+            return Ok(Ok(resumed(&active, end.saturating_sub(1))));
+        }
+        let fits = self.same_build(&active, &build);
+        let open = active.run.open_components();
+        if let Err(refusal) = fits.and_then(|()| self.misfit(active.run.plan(), &open)) {
+            return Ok(Err(refusal));
+        }
+        let answer = resumed(&active, active.last_sequence());
+        results::discard(&self.settings.state, run)?;
+        self.store.reopen_run(active.key, &self.settings.build, &lost)?;
+        self.start(active)?;
+        Ok(Ok(answer))
+    }
+
+    /// Whether results of this build may stand beside those that are committed.
+    fn same_build(&self, active: &ActiveRun, build: &str) -> Result<(), Refusal> {
+        if build == self.settings.build || active.committed() == 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "run {} was begun by build {build}, and this is build {}; go on with the build that \
+             began it, or submit the evaluation again",
+            active.id, self.settings.build
+        );
+        Err(Refusal::new(RefusalCode::Stale, message))
     }
 
     pub(super) fn cancel(&mut self, run: &RunId) -> Result<Result<(), Refusal>, StoreError> {
@@ -60,8 +93,8 @@ impl Driver {
         match self.store.run_state(run)? {
             None => Ok(Err(unknown(run))),
             // Interrupted by a crash, and not in work: it ends without having gone on.
-            Some((key, RunState::Running)) => {
-                let mut active = self.load(run, key)?;
+            Some((_, RunState::Running)) => {
+                let mut active = self.load(run, &BTreeSet::new())?.active;
                 self.end(&mut active, RunState::Cancelled)?;
                 Ok(Ok(()))
             }
@@ -94,16 +127,28 @@ impl Driver {
         }
     }
 
-    fn load(&self, run: &RunId, key: RunKey) -> Result<ActiveRun, StoreError> {
-        let documents = self.store.documents(run)?.expect("a run with a state has its documents");
-        let units = self.store.units(key)?;
-        ActiveRun::new(run.clone(), key, documents.plan, &units, &self.store)
+    /// A run of which the store knows, without the units whose blobs are `lost`.
+    fn load(&self, run: &RunId, lost: &BTreeSet<Digest>) -> Result<Loaded, StoreError> {
+        let known = "a known run has a row and its documents";
+        let (key, _) = self.store.run_state(run)?.expect(known);
+        let documents = self.store.documents(run)?.expect(known);
+        let is_lost = |row: &mut UnitRow| {
+            row.result.as_ref().is_some_and(|result| lost.contains(&result.blob.digest))
+        };
+        let mut units = self.store.units(key)?;
+        let lost = units.extract_if(.., is_lost).map(|row| row.unit).collect();
+        let active = ActiveRun::new(run.clone(), key, documents.plan, &units, &self.store)?;
+        Ok(Loaded { active, build: documents.build, lost })
     }
 
     /// Takes up every run that has not ended.
     pub(super) fn load_running(&mut self) -> Result<(), StoreError> {
         for run in self.store.running()? {
-            self.take_up(&run)?;
+            let Loaded { active, build, .. } = self.load(&run, &BTreeSet::new())?;
+            match self.same_build(&active, &build) {
+                Ok(()) => drop(self.runs.insert(run, active)),
+                Err(refusal) => tracing::warn!(%refusal, "an interrupted run is left alone"),
+            }
         }
         self.place();
         Ok(())
@@ -122,18 +167,28 @@ impl Driver {
     }
 
     fn take_up(&mut self, run: &RunId) -> Result<(), StoreError> {
-        if let Some((key, RunState::Running)) = self.store.run_state(run)? {
-            let active = self.load(run, key)?;
+        if let Some((_, RunState::Running)) = self.store.run_state(run)? {
+            let active = self.load(run, &BTreeSet::new())?.active;
             self.runs.insert(run.clone(), active);
         }
         Ok(())
     }
 }
 
-fn counts(active: &ActiveRun) -> CommittedUnits {
+/// A run as the store knows it.
+struct Loaded {
+    active: ActiveRun,
+    /// The build that began it.
+    build: String,
+    /// Units that were committed and are open again.
+    lost: Vec<UnitId>,
+}
+
+fn resumed(active: &ActiveRun, after: u64) -> Resumed {
     let units = active.run.plan().units.len();
-    CommittedUnits {
+    Resumed {
         committed: active.committed(),
         units: u32::try_from(units).expect("unit ids are 32 bits"),
+        after,
     }
 }

@@ -1,5 +1,7 @@
 //! The driver with real runs and a real store, a clock that stands still, and no network.
 
+mod resume;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -8,9 +10,11 @@ use std::{
     },
 };
 
-use orchestrator_plan::Work;
+use orchestrator_plan::{SliceOffer, Work};
 use orchestrator_run::{AssignedWork, Assignment, QuarantinedSample, RunState, UnitResult};
-use orchestrator_types::{Digest, FailureClass, FencingToken, SampleId, SessionId, SliceId};
+use orchestrator_types::{
+    ByteCount, Digest, FailureClass, FencingToken, SampleId, SessionId, SliceId,
+};
 use tokio::sync::oneshot;
 
 use super::{request::FailedUnit, *};
@@ -54,6 +58,8 @@ impl Bench {
 
     fn in_folder(state: tempfile::TempDir) -> Self {
         let settings = Settings {
+            state: state.path().to_owned(),
+            build: orchestrator_proto::BUILD.to_owned(),
             heartbeat_ms: 200,
             lease_ms: LEASE_MS,
             expected_slices: 1,
@@ -94,10 +100,13 @@ impl Bench {
     }
 
     fn worker(&mut self, node: &str) -> Worker {
-        let offer = fixtures::offer(node, 0);
+        self.worker_with(fixtures::offer(node, 0))
+    }
+
+    fn worker_with(&mut self, offer: SliceOffer) -> Worker {
         let slice = offer.id.clone();
         let registration = Registration {
-            node: node.parse().unwrap(),
+            node: offer.node.clone(),
             slices: vec![offer],
             libtorch: "2.11.0".into(),
         };
@@ -276,6 +285,19 @@ fn a_silent_worker_loses_its_units_and_its_late_result_is_fenced() {
 }
 
 #[test]
+fn a_worker_that_asks_for_work_and_sends_no_heartbeat_is_lost() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, _) = bench.submit("r");
+    for _ in 0..4 {
+        bench.lease(&worker).unwrap();
+        bench.pass(u64::from(LEASE_MS) / 4);
+    }
+    assert!(bench.driver.runs[&run].run.live().is_empty());
+    assert_eq!(bench.count(&run, |event| matches!(event, RunEvent::WorkerLost { .. })), 1);
+}
+
+#[test]
 fn a_worker_that_registers_again_gives_its_units_back_at_once() {
     let mut bench = Bench::new();
     let first = bench.worker("a");
@@ -301,29 +323,6 @@ fn a_lease_that_nobody_took_ends_although_the_worker_lives() {
     let live: Vec<FencingToken> = bench.driver.runs[&run].run.live().keys().copied().collect();
     assert_eq!(live, [taken.token]);
     assert_eq!(bench.heartbeat(&worker, &[lost.token]), [lost.token]);
-}
-
-#[test]
-fn cancelling_revokes_and_resuming_keeps_what_was_committed() {
-    let mut bench = Bench::new();
-    let worker = bench.worker("a");
-    let (run, units) = bench.submit("r");
-    let done = bench.lease(&worker).unwrap();
-    bench.commit(&worker, &done).unwrap();
-    let held = bench.lease(&worker).unwrap();
-    bench.ask(|reply| Request::Cancel(run.clone(), reply)).unwrap();
-    assert_eq!(bench.heartbeat(&worker, &[held.token]), [held.token]);
-    assert_eq!(bench.commit(&worker, &held), Ok(CommitOutcome::Fenced));
-    assert_eq!(bench.state_of(&run), RunState::Cancelled);
-    assert_eq!(bench.lease(&worker), None);
-
-    let resumed = bench.ask(|reply| Request::Resume(run.clone(), reply)).unwrap();
-    assert_eq!(resumed, CommittedUnits { committed: 1, units });
-    assert_eq!(bench.finish(&worker), units - 1);
-    assert_eq!(bench.state_of(&run), RunState::Complete);
-    let again = bench.ask(|reply| Request::Resume(run.clone(), reply)).unwrap();
-    assert_eq!(again, CommittedUnits { committed: units, units });
-    assert_eq!(bench.state_of(&run), RunState::Complete, "complete is for good");
 }
 
 #[test]
@@ -469,6 +468,43 @@ fn a_turn_that_cannot_be_stored_answers_nobody_and_changes_nothing() {
     assert_eq!(bench.commit(&worker, &before), Ok(CommitOutcome::Fenced), "as after a restart");
     assert_eq!(bench.finish(&worker), units);
     assert_eq!(bench.state_of(&run), RunState::Complete);
+}
+
+#[test]
+fn progress_never_goes_back_when_an_attempt_is_lost() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    bench.submit("r");
+    let mut told: BTreeMap<_, u64> = BTreeMap::new();
+    for round in 0..2 {
+        while let Some(assignment) = bench.lease(&worker) {
+            bench.heartbeat(&worker, &[assignment.token]);
+            bench.pass(150);
+            if round == 0 {
+                let failed = FailedUnit {
+                    session: worker.session.clone(),
+                    run: assignment.run,
+                    token: assignment.token,
+                    class: FailureClass::Crash,
+                    message: "killed".into(),
+                };
+                bench.ask(|reply| Request::Fail(failed, reply)).unwrap();
+                break;
+            }
+            bench.commit(&worker, &assignment).unwrap();
+        }
+        bench.heartbeat(&worker, &[]);
+        bench.pass(300);
+    }
+    let mut seen = 0;
+    while let Ok(live) = bench.live.try_recv() {
+        if let Live::Progress(_, _, progress) = &*live {
+            let before = told.insert(progress.component, progress.done).unwrap_or(0);
+            assert!(progress.done >= before, "{progress:?} after {before}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 3);
 }
 
 #[test]

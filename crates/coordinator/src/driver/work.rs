@@ -1,15 +1,15 @@
 //! Workers: sessions, leases, results.
 
+use orchestrator_plan::Unit;
 use orchestrator_proto::{Refusal, RefusalCode};
-use orchestrator_run::{Assignment, Event, Millis, UnitResult};
+use orchestrator_run::{Assignment, Event, Millis, UnitResult, validate};
 use orchestrator_types::{FailureClass, FencingToken, RunId, SessionId, UnitId};
 
 use super::{
     CommitOutcome, Driver, Registered, Registration, Reply,
-    active::{Answer, Book},
+    active::{ActiveRun, Answer, Book},
     request::{AttemptReport, FailedUnit, FinishedUnit, LeaseCall},
     sessions::Answered,
-    validate,
 };
 use crate::{
     event::{Live, RunEvent},
@@ -26,6 +26,18 @@ pub(super) struct Waiting {
 fn session_over(session: &SessionId) -> Refusal {
     let message = format!("session {session} is over; register again");
     Refusal::new(RefusalCode::Stale, message)
+}
+
+/// Whether a result can be true, and what its failure means if not: a wrong result says nothing
+/// about the unit, while other bytes behind a path stay other bytes.
+fn acceptable(
+    active: &ActiveRun,
+    unit: &Unit,
+    result: &UnitResult,
+) -> Result<(), (FailureClass, String)> {
+    validate(unit, result).map_err(|problem| (FailureClass::Internal, problem))?;
+    let same = active.samples.check(unit, result);
+    same.map_err(|error| (FailureClass::Invalid, error.to_string()))
 }
 
 impl Driver {
@@ -114,7 +126,7 @@ impl Driver {
         let Some(session) = self.sessions.get_mut(&call.session) else {
             return self.outbox.reply(reply, Err(session_over(&call.session)));
         };
-        session.seen = self.now;
+        // Only heartbeats renew a session: one that cannot tell of its attempts is as good as lost.
         if !session.slices.iter().any(|offer| offer.id == call.slice) {
             let message = format!("slice {} was not registered by this session", call.slice);
             return self.outbox.reply(reply, Err(Refusal::new(RefusalCode::Invalid, message)));
@@ -198,15 +210,15 @@ impl Driver {
                 return Ok(Err(session_over(session)));
             }
             let planned = &active.run.plan().units[unit.0 as usize];
-            if let Err(problem) = validate::result(planned, result) {
+            if let Err((class, problem)) = acceptable(active, planned, result) {
                 let message = format!("the result of unit {unit} is refused: {problem}");
-                let class = FailureClass::Internal;
                 let event = Event::Failed { token: *token, class, message: message.clone() };
                 self.apply(run, event, None)?;
                 return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
             }
         }
-        let event = Event::Finished { token: *token, unit: *unit };
+        let set_aside = !result.quarantined.is_empty();
+        let event = Event::Finished { token: *token, unit: *unit, set_aside };
         match self.apply(run, event, Some(result))? {
             Some(Answer::Commit(outcome)) => Ok(Ok(outcome)),
             Some(Answer::Granted(_)) | None => unreachable!("a result is always answered"),

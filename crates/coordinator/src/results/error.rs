@@ -7,7 +7,7 @@ use std::{
 
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_report::{FoldError, parquet::WriteError};
-use orchestrator_types::UnitId;
+use orchestrator_types::{RunId, UnitId};
 
 use crate::{blobs::BlobError, store::StoreError};
 
@@ -28,6 +28,9 @@ pub(crate) enum ResultsError {
         /// What does not fit.
         problem: String,
     },
+    /// It was made for an end that no longer holds.
+    #[error("the run was opened again; watch it to its end, then ask again")]
+    OpenedAgain,
     /// Results contradict each other.
     #[error("the results do not belong together")]
     Fold(#[from] FoldError),
@@ -59,6 +62,21 @@ pub(super) fn file<'a>(
     path: &'a Path,
 ) -> impl FnOnce(io::Error) -> ResultsError + 'a {
     move |source| ResultsError::File { action, path: path.to_owned(), source }
+}
+
+impl ResultsError {
+    /// What the asker of `run`'s results is told.
+    pub(super) fn refusal(&self, run: &RunId) -> Refusal {
+        match self {
+            Self::Blob(BlobError::Missing(_) | BlobError::Damaged(_)) => {
+                let Refusal { code, message } = crate::refusal(RefusalCode::Internal, self);
+                let advice = format!("`orchestrator resume {run}` computes it again");
+                Refusal::new(code, format!("{message}; {advice}"))
+            }
+            Self::OpenedAgain => crate::refusal(RefusalCode::Unavailable, self),
+            other => crate::refusal(RefusalCode::Internal, other),
+        }
+    }
 }
 
 impl From<ResultsError> for Refusal {

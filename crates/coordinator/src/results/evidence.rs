@@ -29,7 +29,7 @@ pub(super) fn gather(ended: &Ended) -> Result<Evidence, ResultsError> {
         nodes: ended.slices.iter().map(|slice| node(ended, slice)).collect(),
         models: models(ended),
         datasets: datasets(ended),
-        orchestrator: orchestrator_proto::BUILD.to_owned(),
+        orchestrator: ended.documents.build.clone(),
         libtorch: libtorch(&ended.slices),
         driver: None,
         quarantined: quarantined(ended),

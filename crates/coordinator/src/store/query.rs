@@ -43,8 +43,8 @@ pub struct Documents {
     pub facts: Facts,
     /// What was decided.
     pub plan: Plan,
-    /// The plan as stored: its digest is over these bytes.
-    pub plan_json: String,
+    /// The build that computes it.
+    pub build: String,
     /// Where relative paths start.
     pub base: PathBuf,
     /// Whether embeddings belong into the run folder.
@@ -185,18 +185,17 @@ pub(super) fn documents(
     connection: &Connection,
     run: &RunId,
 ) -> Result<Option<Documents>, StoreError> {
-    let sql = "SELECT eval_yaml, evaluation, facts, plan, base, keep_embeddings FROM runs
+    let sql = "SELECT eval_yaml, evaluation, facts, plan, base, keep_embeddings, build FROM runs
          WHERE id = ?1";
     let read = |row: &Row<'_>| {
-        let plan_json: String = column(row, 3)?;
         Ok(Documents {
             eval_yaml: column(row, 0)?,
             evaluation: json(&column::<String>(row, 1)?, "evaluation")?,
             facts: json(&column::<String>(row, 2)?, "facts")?,
-            plan: json(&plan_json, "plan")?,
-            plan_json,
+            plan: json(&column::<String>(row, 3)?, "plan")?,
             base: column::<String>(row, 4)?.into(),
             keep_embeddings: column(row, 5)?,
+            build: column(row, 6)?,
         })
     };
     Ok(rows(connection, sql, [run.as_str()], read)?.pop())

@@ -19,6 +19,7 @@ CREATE TABLE runs (
   id TEXT NOT NULL UNIQUE,
   request_id TEXT NOT NULL UNIQUE,
   name TEXT NOT NULL,
+  build TEXT NOT NULL,
   state TEXT NOT NULL,
   created_unix_ms INTEGER NOT NULL,
   ended_unix_ms INTEGER,

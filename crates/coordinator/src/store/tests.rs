@@ -19,6 +19,7 @@ fn submission(request_id: &str) -> Submission {
         id: crate::fresh_name(),
         request_id: request_id.into(),
         name: "n".into(),
+        build: "1".into(),
         units: 3,
         keep_embeddings: false,
         base: "/base".into(),
@@ -127,8 +128,11 @@ fn ends_are_told_apart_and_a_run_opens_again() {
     assert_eq!(stages(&store), [UnitStage::Committed, UnitStage::Failed, UnitStage::Cancelled]);
     let failed = store.unit(key, UnitId(1)).unwrap().unwrap();
     assert_eq!(failed.failure, Some((FailureClass::Crash, "died".into())));
-    store.reopen_run(key).unwrap();
+    store.reopen_run(key, "1", &[]).unwrap();
     assert_eq!(stages(&store), [UnitStage::Committed, UnitStage::Open, UnitStage::Open]);
+    store.reopen_run(key, "1", &[UnitId(0)]).unwrap();
+    assert_eq!(stages(&store), [UnitStage::Open; 3]);
+    assert_eq!(store.unit(key, UnitId(0)).unwrap().unwrap().result, None);
 }
 
 #[test]

@@ -1,11 +1,15 @@
-//! Whether a result can be the result of its unit: a worker may be wrong.
+//! [`validate`]: whether a result can be the result of its unit. A worker may be wrong.
 
 use orchestrator_plan::{Direction, Unit, Work};
-use orchestrator_run::UnitResult;
 use orchestrator_tasks::Partial;
 
-/// `Err` says what does not fit.
-pub(super) fn result(unit: &Unit, result: &UnitResult) -> Result<(), String> {
+use crate::UnitResult;
+
+/// Whether `result` can be a result of `unit`.
+///
+/// # Errors
+/// What does not fit, for people.
+pub fn validate(unit: &Unit, result: &UnitResult) -> Result<(), String> {
     if result.rows > u64::from(unit.rows) {
         return Err(format!("{} rows of at most {}", result.rows, unit.rows));
     }

@@ -1,0 +1,62 @@
+//! [`SampleDigests`]: two workers that read different bytes behind one path are found.
+//!
+//! Each unit that encodes images digests the bytes that it read. Units of the same shard of the
+//! same dataset (other trials, other lives of the run, other workers) must have read the same.
+
+use std::collections::BTreeMap;
+
+use orchestrator_plan::{EncodeImages, Unit, Work};
+use orchestrator_types::{DatasetName, Digest, Shard};
+
+use crate::UnitResult;
+
+/// What was read so far, by dataset and shard.
+#[derive(Clone, Debug, Default)]
+pub struct SampleDigests(BTreeMap<(DatasetName, u32, u32), Digest>);
+
+/// A result was computed from other bytes than an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the samples {shard} of dataset `{dataset}` are not the bytes that another unit of this run \
+     read; make every worker see the same files, unchanged while a run lasts, and submit again"
+)]
+pub struct OtherSamples {
+    /// The dataset.
+    pub dataset: DatasetName,
+    /// The positions that differ somewhere.
+    pub shard: Shard,
+}
+
+impl SampleDigests {
+    /// Whether `result` of `unit` was computed from the bytes that are known.
+    ///
+    /// # Errors
+    /// [`OtherSamples`] if not.
+    pub fn check(&self, unit: &Unit, result: &UnitResult) -> Result<(), OtherSamples> {
+        let Some((work, digest)) = read(unit, result) else { return Ok(()) };
+        match self.0.get(&key(work)) {
+            Some(known) if *known != digest => {
+                Err(OtherSamples { dataset: work.dataset.name.clone(), shard: work.shard })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes up what a committed result was computed from; the first one of a shard decides.
+    pub fn add(&mut self, unit: &Unit, result: &UnitResult) {
+        if let Some((work, digest)) = read(unit, result) {
+            self.0.entry(key(work)).or_insert(digest);
+        }
+    }
+}
+
+fn read<'a>(unit: &'a Unit, result: &UnitResult) -> Option<(&'a EncodeImages, Digest)> {
+    match &unit.work {
+        Work::EncodeImages(work) => result.samples.map(|digest| (work, digest)),
+        Work::EncodeTexts(_) | Work::Rank(_) => None,
+    }
+}
+
+fn key(work: &EncodeImages) -> (DatasetName, u32, u32) {
+    (work.dataset.name.clone(), work.shard.start, work.shard.end)
+}
