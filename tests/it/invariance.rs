@@ -89,3 +89,27 @@ fn slow_the_whole_set_gives_the_same_bits_for_slices_and_batches() {
         assert!(run(&["--set", &set]) == expected, "batch {batch}");
     }
 }
+
+/// More distinct texts than one unit encodes.
+#[test]
+fn slow_many_captions_are_cut_into_parts() {
+    let home = Home::default();
+    let image = data().join("edge/gray.jpg");
+    let texts: Vec<String> = (0..18_000).map(|n| format!("drawing number {n}")).collect();
+    let line = serde_json::json!({"image": image, "captions": texts});
+    home.write("captions.jsonl", format!("{line}\n"));
+    let model = data().join("models/tiny-clip");
+    let evaluation = home.write(
+        "eval.yaml",
+        format!(
+            "version: 1\nname: many\nmodels: [{{path: {}}}]\ndatasets: {{captions: {{format: \
+             captions, path: captions.jsonl}}}}\ntasks: [{{retrieval: {{dataset: captions, \
+             recall_at: [1], captions: all}}}}]\n",
+            model.display()
+        ),
+    );
+    let document = home.submit(&evaluation, &[], 0);
+    let task = &document["report"]["trials"][0]["tasks"][0];
+    assert_eq!(orchestrator_tests::metric(task, "text_to_image_r1"), 1.0);
+    assert_eq!(orchestrator_tests::metric(task, "image_to_text_r1"), 1.0);
+}

@@ -141,3 +141,33 @@ fn a_run_survives_the_death_of_everything() {
     assert_eq!(document["report"]["complete"], true);
     assert_eq!(task_metrics(&document["report"]), undisturbed(&home, &evaluation));
 }
+
+#[test]
+fn a_run_that_ended_can_be_resumed_and_ends_again() {
+    let home = Home::default();
+    let evaluation = small_evaluation(&home, 40, "[auto]");
+    let first = home.submit(&evaluation, &[], 0);
+    let again = home.run(&["resume", "last", "--json", "--local-slices", "2"]);
+    assert_eq!(again.code, Some(0), "{again:#?}");
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(task_metrics(&again["report"]), task_metrics(&first["report"]));
+
+    // A file that cannot be decoded fails its unit; nothing heals it, and nothing hides it.
+    home.write("bad/things/bad.jpg", b"not a picture");
+    let model = orchestrator_tests::data().join("models/tiny-clip");
+    let failing = home.write(
+        "failing.yaml",
+        format!(
+            "version: 1\nname: failing\nmodels: [{{path: {}}}]\ndatasets: {{set: {{format: \
+             imagefolder, path: bad}}}}\ntasks: [{{zero_shot: {{dataset: set, top_k: \
+             [1]}}}}]\non_bad_sample: fail\n",
+            model.display()
+        ),
+    );
+    let failed = home.run(&["submit", failing.to_str().unwrap()]);
+    assert_eq!(failed.code, Some(4), "{failed:#?}");
+    let resumed = home.run(&["resume", "last"]);
+    assert_eq!(resumed.code, Some(4), "{resumed:#?}");
+    assert!(resumed.stderr.contains("bad.jpg"), "{resumed:#?}");
+    assert_eq!(status(&home).unwrap()["state"], "incomplete");
+}
