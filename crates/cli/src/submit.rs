@@ -7,7 +7,7 @@ use orchestrator_coordinator::Reader;
 use orchestrator_plan::Inventory;
 use orchestrator_proto::{
     Refusal, RefusalCode,
-    v1::{ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient},
+    v1::{ResumeReply, ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient},
 };
 use orchestrator_report::{Report, json, text};
 use orchestrator_run::RunState;
@@ -40,7 +40,8 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
     let session = Session::new(run, true, &arguments.local, &arguments.output)?;
     session.run_to_end(async move |client| {
         let reply = client.submit(request).await.map_err(Refusal::from)?.into_inner();
-        Ok(format!("run {}: {} units", reply.run, reply.units))
+        let announced = format!("run {}: {} units", reply.run, reply.units);
+        Ok(Begun { announced, after: 0 })
     })
 }
 
@@ -57,8 +58,17 @@ pub(crate) fn resume(arguments: &args::Resume) -> Result<Exit, Failure> {
     session.run_to_end(async move |client| {
         let request = ResumeRequest { run: run.to_string() };
         let reply = client.resume(request).await.map_err(Refusal::from)?.into_inner();
-        Ok(format!("run {run}: {} of {} units are there already", reply.committed, reply.units))
+        let ResumeReply { committed, units, after } = reply;
+        let announced = format!("run {run}: {committed} of {units} units are there already");
+        Ok(Begun { announced, after })
     })
+}
+
+/// A run that was taken in.
+struct Begun {
+    announced: String,
+    /// The event after which to follow it.
+    after: u64,
 }
 
 fn submission(run: &RunId, checked: &Checked, embeddings: bool) -> anyhow::Result<SubmitRequest> {
@@ -108,7 +118,7 @@ impl<'a> Session<'a> {
     /// Starts the embedded cluster, begins the run with `begin`, follows it and writes its folder.
     fn run_to_end(
         self,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
     ) -> Result<Exit, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -123,7 +133,7 @@ impl<'a> Session<'a> {
 
     async fn embedded(
         &self,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
     ) -> Result<End, Failure> {
         let mut stop = Interrupt::new()?;
         say(format_args!(
@@ -179,11 +189,11 @@ impl<'a> Session<'a> {
     async fn drive(
         &self,
         client: &mut CoordinatorClient<Channel>,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<String, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
     ) -> Result<Exit, Failure> {
-        let announced = begin(client).await.map_err(refused)?;
+        let Begun { announced, after } = begin(client).await.map_err(refused)?;
         say(announced);
-        let end = follow::follow(client, &self.run, 0).await?;
+        let end = follow::follow(client, &self.run, after).await?;
         let folder =
             folder::fetch(client, &self.run, &self.output.output).await.map_err(|error| {
                 Failure::from(error).advise(format!(
@@ -197,9 +207,8 @@ impl<'a> Session<'a> {
         self.print(&text, &report, &folder.display().to_string())?;
         Ok(match end {
             RunState::Cancelled => Exit::Cancelled,
-            // A run whose every unit is committed may still have set samples aside.
-            RunState::Complete if report.complete => Exit::Complete,
-            RunState::Complete | RunState::Incomplete | RunState::Running => Exit::Incomplete,
+            RunState::Complete => Exit::Complete,
+            RunState::Incomplete | RunState::Running => Exit::Incomplete,
         })
     }
 
