@@ -1,0 +1,90 @@
+//! How each component is called, and what that makes it claim.
+
+use std::collections::BTreeMap;
+
+use orchestrator_spec::{Batch, Evaluation, ModelFacts, Trial};
+use orchestrator_types::Component;
+
+use crate::{BatchPlan, Claim, SliceOffer, claim::Dispatch};
+
+/// Tokens that a tile of images aims at. Small tiles stay in a core's cache: on two kinds of
+/// machine 4 images of 50 tokens were the fastest, and larger ones slower.
+const TILE_TOKENS: u32 = 256;
+/// Texts in a tile: enough to keep short sequences busy, small enough for a core's cache.
+pub(super) const TEXT_TILE: u32 = 32;
+/// Images decoded ahead when the batch is the planner's choice.
+const AUTO_VISION_BATCH: u32 = 64;
+/// Texts per dispatch when the batch is the planner's choice.
+const AUTO_TEXT_BATCH: u32 = 512;
+
+/// Rows computed together and rows per dispatch, of one trial.
+pub(super) struct Shape {
+    pub vision_tile: u32,
+    pub batch: BatchPlan,
+    pub reasons: Vec<String>,
+}
+
+impl Shape {
+    pub(super) fn of(trial: &Trial, model: &ModelFacts) -> Self {
+        let vision_tile = previous_power_of_two(TILE_TOKENS / model.vision.tokens.max(1));
+        let mut reasons = vec![format!(
+            "tiles: {vision_tile} images of {} tokens, {TEXT_TILE} texts; fixed by the model, so \
+             that results do not depend on batch or slices",
+            model.vision.tokens
+        )];
+        let mut whole_tiles = |component: Component, batch: u32, tile: u32| {
+            let rounded = batch.div_ceil(tile) * tile;
+            if rounded != batch {
+                reasons.push(format!("{component} batch {batch} → {rounded}: whole tiles"));
+            }
+            rounded
+        };
+        let batch = match trial.batch {
+            Batch::Auto => BatchPlan { vision: AUTO_VISION_BATCH, text: AUTO_TEXT_BATCH },
+            Batch::Fixed(rows) => BatchPlan {
+                vision: whole_tiles(Component::Vision, rows.get(), vision_tile),
+                text: whole_tiles(Component::Text, rows.get(), TEXT_TILE),
+            },
+        };
+        Self { vision_tile, batch, reasons }
+    }
+}
+
+fn previous_power_of_two(n: u32) -> u32 {
+    if n == 0 { 1 } else { 1 << n.ilog2() }
+}
+
+/// The largest claim of every component and model over all trials, for one slice.
+pub(super) fn claims(
+    evaluation: &Evaluation,
+    models: &[&ModelFacts],
+    trials: &[Trial],
+    shapes: &[Shape],
+    offer: &SliceOffer,
+    components: &[Component],
+) -> Vec<Claim> {
+    let mut largest: BTreeMap<(Component, usize), Claim> = BTreeMap::new();
+    for (trial, shape) in trials.iter().zip(shapes) {
+        let (model, name) = (models[trial.model], &evaluation.models[trial.model].path);
+        let threads = offer.threads;
+        for &component in components {
+            let (key, claim) = match component {
+                Component::Text => {
+                    let rows = Dispatch { tile: TEXT_TILE, batch: shape.batch.text, threads };
+                    (trial.model, Claim::text(name, model, trial.precision, rows))
+                }
+                Component::Vision => {
+                    let (tile, batch) = (shape.vision_tile, shape.batch.vision);
+                    let rows = Dispatch { tile, batch, threads };
+                    (trial.model, Claim::vision(name, model, trial.precision, rows))
+                }
+                Component::Score => (0, Claim::score(model.embedding_width, threads)),
+            };
+            let entry = largest.entry((component, key)).or_insert_with(|| claim.clone());
+            if claim.peak() > entry.peak() {
+                *entry = claim;
+            }
+        }
+    }
+    largest.into_values().collect()
+}

@@ -1,0 +1,282 @@
+//! The units of a plan, shared between the trials and tasks that need the same work.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use orchestrator_spec::{
+    CaptionChoice, Dataset, DatasetFacts, Evaluation, Facts, ModelFacts, OnBadSample, Task, Trial,
+};
+use orchestrator_types::{DatasetName, Shard, UnitId, shards};
+
+use super::{
+    PlanError,
+    shape::{Shape, TEXT_TILE},
+};
+use crate::{
+    DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
+    SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work,
+};
+
+/// A shard is the most that a crash can lose, and small enough that slices end together.
+const SHARD_SAMPLES: u32 = 256;
+/// At most about this many shards a dataset, so that bookkeeping stays small.
+const SHARDS: u32 = 4096;
+/// Texts that one unit encodes at most.
+const PART_TEXTS: u32 = 16_384;
+/// Queries that one text → image unit ranks.
+const QUERY_SHARD: u32 = 2048;
+
+/// Work that several trials or tasks share is planned once.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Shared {
+    Texts(ModelSource, DatasetSource, TextSet),
+    Images(ModelSource, DatasetSource, u32),
+}
+
+pub(super) struct Builder<'a> {
+    evaluation: &'a Evaluation,
+    facts: &'a Facts,
+    base: &'a Path,
+    units: Vec<Unit>,
+    known: BTreeMap<Shared, UnitRange>,
+}
+
+impl<'a> Builder<'a> {
+    /// Nothing planned yet; relative paths start at `base`.
+    pub(super) const fn new(evaluation: &'a Evaluation, facts: &'a Facts, base: &'a Path) -> Self {
+        Self { evaluation, facts, base, units: Vec::new(), known: BTreeMap::new() }
+    }
+
+    /// Everything that was planned, in order.
+    pub(super) fn into_units(self) -> Vec<Unit> {
+        self.units
+    }
+
+    /// The units of one trial.
+    pub(super) fn trial(
+        &mut self,
+        trial: &Trial,
+        model: &ModelFacts,
+        shape: &Shape,
+    ) -> Result<TrialPlan, PlanError> {
+        let path = &self.evaluation.models[trial.model].path;
+        let source = ModelSource {
+            folder: self.absolute(path),
+            weights: model.weights_blake3,
+            precision: trial.precision,
+        };
+        let tasks = self
+            .evaluation
+            .tasks
+            .iter()
+            .map(|task| self.task(task, &source, shape))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(TrialPlan {
+            id: trial.id,
+            model: path.clone(),
+            precision: trial.precision,
+            batch: shape.batch,
+            tasks,
+        })
+    }
+
+    fn task(
+        &mut self,
+        task: &Task,
+        model: &ModelSource,
+        shape: &Shape,
+    ) -> Result<TaskPlan, PlanError> {
+        let name = task.dataset();
+        let missing = || PlanError::NoFacts { what: format!("dataset `{name}`") };
+        let facts = self.facts.datasets.get(name).ok_or_else(missing)?;
+        let facts = facts.as_ref().map_err(|_| missing())?;
+        let dataset = self.dataset(name, facts)?;
+        let (set, count) = texts(task, name, facts)?;
+        let texts = self.text_units(model, &dataset, set, count, shape);
+        let images = self.image_units(model, &dataset, facts.samples, shape);
+        let rank = |direction, queries, depth| Rank {
+            dataset: dataset.clone(),
+            texts: set,
+            direction,
+            queries,
+            depth,
+            text_units: texts,
+            image_units: images,
+        };
+        let rankings = match task {
+            Task::ZeroShot { top_k, .. } => {
+                vec![self.image_queries(
+                    |shard| rank(Direction::ImageToClass, shard, depth(top_k, facts.classes)),
+                    images,
+                )]
+            }
+            Task::Retrieval { recall_at, .. } => vec![
+                self.image_queries(
+                    |shard| rank(Direction::ImageToText, shard, depth(recall_at, count)),
+                    images,
+                ),
+                self.text_queries(
+                    |shard| rank(Direction::TextToImage, shard, depth(recall_at, facts.samples)),
+                    count,
+                ),
+            ],
+        };
+        Ok(TaskPlan { task: task.clone(), samples: facts.samples, images, texts, rankings })
+    }
+
+    fn dataset(
+        &self,
+        name: &DatasetName,
+        facts: &DatasetFacts,
+    ) -> Result<DatasetSource, PlanError> {
+        let declared = self.evaluation.datasets.get(name);
+        let declared =
+            declared.ok_or_else(|| PlanError::NoFacts { what: format!("dataset `{name}`") })?;
+        let source = match declared {
+            Dataset::ImageFolder { path, classes } => SourceKind::ImageFolder {
+                root: self.absolute(path),
+                classes: classes.as_deref().map(|classes| self.absolute(classes)),
+            },
+            Dataset::Captions { path } => SourceKind::Captions { file: self.absolute(path) },
+        };
+        Ok(DatasetSource { name: name.clone(), source, manifest: facts.manifest_digest })
+    }
+
+    fn absolute(&self, path: &str) -> PathBuf {
+        self.base.join(path)
+    }
+
+    fn push(&mut self, work: Work, needs: Vec<UnitRange>, rows: u32) {
+        let id = UnitId(self.next());
+        self.units.push(Unit { id, work, needs, rows });
+    }
+
+    fn next(&self) -> u32 {
+        u32::try_from(self.units.len()).expect("shards bound the number of units")
+    }
+
+    fn text_units(
+        &mut self,
+        model: &ModelSource,
+        dataset: &DatasetSource,
+        texts: TextSet,
+        count: u32,
+        shape: &Shape,
+    ) -> UnitRange {
+        let key = Shared::Texts(model.clone(), dataset.clone(), texts);
+        if let Some(range) = self.known.get(&key) {
+            return *range;
+        }
+        let (start, parts) = (self.next(), count.div_ceil(PART_TEXTS).max(1));
+        for part in 0..parts {
+            let work = EncodeTexts {
+                model: model.clone(),
+                dataset: dataset.clone(),
+                texts,
+                part,
+                parts,
+                batch: shape.batch.text,
+                tile: TEXT_TILE,
+            };
+            self.push(
+                Work::EncodeTexts(work),
+                Vec::new(),
+                EncodeTexts::most_rows(count, parts, TEXT_TILE),
+            );
+        }
+        let range = UnitRange { start, end: self.next() };
+        self.known.insert(key, range);
+        range
+    }
+
+    fn image_units(
+        &mut self,
+        model: &ModelSource,
+        dataset: &DatasetSource,
+        samples: u32,
+        shape: &Shape,
+    ) -> UnitRange {
+        let key = Shared::Images(model.clone(), dataset.clone(), shape.batch.vision);
+        if let Some(range) = self.known.get(&key) {
+            return *range;
+        }
+        let start = self.next();
+        for shard in shards(samples, shard_samples(samples)) {
+            let work = EncodeImages {
+                model: model.clone(),
+                dataset: dataset.clone(),
+                shard,
+                batch: shape.batch.vision,
+                tile: shape.vision_tile,
+                quarantine_bad_samples: self.evaluation.on_bad_sample == OnBadSample::Quarantine,
+            };
+            self.push(Work::EncodeImages(work), Vec::new(), shard.len());
+        }
+        let range = UnitRange { start, end: self.next() };
+        self.known.insert(key, range);
+        range
+    }
+
+    /// One ranking unit for each image shard: it needs that shard alone.
+    fn image_queries(&mut self, rank: impl Fn(Shard) -> Rank, images: UnitRange) -> RankingPlan {
+        let start = self.next();
+        let mut direction = Direction::ImageToClass;
+        for image in images.iter() {
+            let Work::EncodeImages(EncodeImages { shard, .. }) = &self.units[image.0 as usize].work
+            else {
+                unreachable!("image ranges hold image units only")
+            };
+            let own = UnitRange { start: image.0, end: image.0 + 1 };
+            let work = Rank { image_units: own, ..rank(*shard) };
+            direction = work.direction;
+            let (needs, rows) = (vec![work.text_units, own], shard.len());
+            self.push(Work::Rank(work), needs, rows);
+        }
+        RankingPlan { direction, units: UnitRange { start, end: self.next() } }
+    }
+
+    /// One ranking unit for each shard of the texts: it needs every image.
+    fn text_queries(&mut self, rank: impl Fn(Shard) -> Rank, count: u32) -> RankingPlan {
+        let start = self.next();
+        for shard in shards(count, QUERY_SHARD) {
+            let work = rank(shard);
+            let needs = vec![work.text_units, work.image_units];
+            self.push(Work::Rank(work), needs, shard.len());
+        }
+        let units = UnitRange { start, end: self.next() };
+        RankingPlan { direction: Direction::TextToImage, units }
+    }
+}
+
+fn texts(
+    task: &Task,
+    name: &DatasetName,
+    facts: &DatasetFacts,
+) -> Result<(TextSet, u32), PlanError> {
+    match task {
+        Task::ZeroShot { .. } => {
+            let texts = u64::from(facts.classes) * u64::from(facts.templates);
+            let count = u32::try_from(texts)
+                .map_err(|_| PlanError::TooManyTexts { dataset: name.clone(), texts })?;
+            Ok((TextSet::Prompts, count))
+        }
+        Task::Retrieval { captions: CaptionChoice::First, .. } => {
+            Ok((TextSet::FirstCaptions, facts.captions_first))
+        }
+        Task::Retrieval { captions: CaptionChoice::All, .. } => {
+            Ok((TextSet::AllCaptions, facts.captions_all))
+        }
+    }
+}
+
+/// Samples in a shard: by the dataset alone.
+fn shard_samples(samples: u32) -> u32 {
+    samples.div_ceil(SHARDS).next_multiple_of(SHARD_SAMPLES).max(SHARD_SAMPLES)
+}
+
+/// Candidates to keep per query: what the largest k asks for.
+fn depth(ks: &[u32], candidates: u32) -> u32 {
+    ks.iter().copied().max().unwrap_or(1).min(candidates.max(1))
+}
