@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::{
     Blob, COUNTED_ATTEMPTS, Command, Committed, Event, ExecutorReading, Millis, Run, RunState,
-    SampleDigests, Timing, UnitOutcome, UnitResult, backoff,
+    SampleDigests, Timing, UnitOutcome, UnitResult, backoff, validate,
 };
 
 const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
@@ -296,6 +296,36 @@ fn samples(digest: &[u8]) -> UnitResult {
         reading: ExecutorReading::default(),
         samples: Some(Digest::of(digest)),
     }
+}
+
+proptest! {
+    /// Executors cut parts at tiles; what they make of any set must be accepted.
+    #[test]
+    fn a_part_of_whole_tiles_is_a_valid_result(texts in 1..200_000_u32, parts in 1..20_u32) {
+        let mut unit = plan(1).units[0].clone();
+        let Work::EncodeTexts(work) = &mut unit.work else { unreachable!("texts come first") };
+        work.parts = parts;
+        for part in 0..parts {
+            let starts = EncodeTexts { part, ..work.clone() }.starts(texts);
+            let end = starts.end.next_multiple_of(work.tile).min(texts);
+            let start = starts.start.next_multiple_of(work.tile).min(end);
+            let planned = Unit {
+                rows: EncodeTexts::most_rows(texts, parts, work.tile),
+                ..plan(1).units[0].clone()
+            };
+            let result = UnitResult { rows: u64::from(end - start), ..samples(b"") };
+            prop_assert_eq!(validate(&planned, &result), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_a_part_can_have_are_refused() {
+    let rows = EncodeTexts::most_rows(20_000, 2, 32);
+    let planned = Unit { rows, ..plan(1).units[0].clone() };
+    let of = |rows| validate(&planned, &UnitResult { rows, ..samples(b"") });
+    assert_eq!(of(10_016), Ok(()), "two shares of 10,000, and a tile that spans them");
+    assert_eq!(of(10_032), Err("10032 rows of at most 10031".into()));
 }
 
 #[test]
