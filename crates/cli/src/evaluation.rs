@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use orchestrator_spec::{Evaluation, Facts};
+use orchestrator_spec::{Evaluation, Facts, Problems, Rejected};
 
 use crate::{
     args::EvaluationFile,
@@ -30,9 +30,9 @@ pub(crate) fn load(file: &EvaluationFile) -> Result<Checked, Failure> {
     let path = &file.file;
     let text = read(path).map_err(|error| Failure::new(Exit::BadEvaluation, error))?;
     let shown = path.display().to_string();
-    let evaluation = orchestrator_spec::parse(&shown, &text, &file.overrides)
-        .map_err(|problems| refuse(path, &problems))?;
     let base = base_of(path)?;
+    let evaluation = orchestrator_spec::examine(&shown, &text, &file.overrides)
+        .map_err(|rejected| refuse(path, &with_files(*rejected, &base)))?;
     let facts = facts::gather(&evaluation, &base);
     let findings = orchestrator_spec::check(&evaluation, &facts);
     if !findings.errors.is_empty() {
@@ -41,6 +41,18 @@ pub(crate) fn load(file: &EvaluationFile) -> Result<Checked, Failure> {
     let text = orchestrator_spec::as_run(&shown, &text, &file.overrides, &base.to_string_lossy())
         .map_err(|problems| refuse(path, &problems))?;
     Ok(Checked { text, evaluation, facts, base, warnings: findings.warnings })
+}
+
+/// Every problem of a file with mistakes, those of the files that it names included.
+fn with_files(rejected: Rejected, base: &Path) -> Problems {
+    let Rejected { problems, sound } = rejected;
+    match sound {
+        None => problems,
+        Some(sound) => {
+            let facts = facts::gather(&sound, base);
+            problems.and(orchestrator_spec::check(&sound, &facts).errors)
+        }
+    }
 }
 
 impl Checked {
@@ -52,7 +64,7 @@ impl Checked {
     }
 }
 
-fn refuse(path: &Path, problems: &orchestrator_spec::Problems) -> Failure {
+fn refuse(path: &Path, problems: &Problems) -> Failure {
     let count = problems.iter().count();
     let plural = if count == 1 { "" } else { "s" };
     let title = format!("{} has {count} problem{plural}\n{problems}", path.display());

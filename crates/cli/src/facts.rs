@@ -3,12 +3,14 @@
 use std::{error::Error, path::Path};
 
 use orchestrator_data::{
-    dataset::{CaptionChoice, Manifest, Source},
+    dataset::{CaptionChoice, DatasetErrors, Manifest, Problem, Source},
     preprocess::Recipe,
     tokenizer::Tokenizer,
 };
 use orchestrator_model::{Blocks, ModelFolder};
-use orchestrator_spec::{Dataset, DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
+use orchestrator_spec::{
+    Dataset, DatasetFacts, DatasetKey, DatasetProblem, Evaluation, Facts, ModelFacts, TowerFacts,
+};
 use orchestrator_types::{ByteCount, Component};
 
 /// Facts about every model and dataset of `evaluation`; relative paths start at `base`.
@@ -89,23 +91,16 @@ const fn tower(blocks: Blocks, tokens: u32, weights_bytes: ByteCount) -> TowerFa
     TowerFacts { layers: count, width, heads, mlp, tokens, weights_bytes }
 }
 
-fn dataset_facts(dataset: &Dataset, base: &Path) -> Result<DatasetFacts, Vec<String>> {
-    let source = match dataset {
-        Dataset::ImageFolder { path, classes } => Source::ImageFolder {
-            root: base.join(path),
-            classes: classes.as_deref().map(|classes| base.join(classes)),
-        },
-        Dataset::Captions { path } => Source::Captions { file: base.join(path) },
-    };
-    let manifest = Manifest::open(&source).map_err(|errors| {
-        let mut problems: Vec<String> =
-            errors.problems().iter().map(|problem| chain(problem)).collect();
-        let hidden = errors.total() - problems.len() as u64;
-        if hidden > 0 {
-            problems.push(format!("and {hidden} more problems of this dataset"));
+fn dataset_facts(dataset: &Dataset, base: &Path) -> Result<DatasetFacts, Vec<DatasetProblem>> {
+    let (source, classes) = match dataset {
+        Dataset::ImageFolder { path, classes } => {
+            let classes = classes.as_deref().map(|classes| base.join(classes));
+            (Source::ImageFolder { root: base.join(path), classes: classes.clone() }, classes)
         }
-        problems
-    })?;
+        Dataset::Captions { path } => (Source::Captions { file: base.join(path) }, None),
+    };
+    let manifest =
+        Manifest::open(&source).map_err(|errors| problems(&errors, classes.as_deref()))?;
     let labelled = !manifest.classes().is_empty();
     Ok(DatasetFacts {
         samples: count(manifest.samples().len())?,
@@ -120,7 +115,32 @@ fn dataset_facts(dataset: &Dataset, base: &Path) -> Result<DatasetFacts, Vec<Str
     })
 }
 
-fn count(length: usize) -> Result<u32, Vec<String>> {
-    u32::try_from(length)
-        .map_err(|_| vec![format!("{length} entries; at most {} are counted", u32::MAX)])
+/// What is wrong with a dataset whose class list is the file `classes`.
+fn problems(errors: &DatasetErrors, classes: Option<&Path>) -> Vec<DatasetProblem> {
+    let blamed = |problem: &Problem| match problem {
+        Problem::ClassList { .. } => DatasetKey::Classes,
+        Problem::Unreadable { path, .. } | Problem::WrongKind { path, .. }
+            if Some(path.as_path()) == classes =>
+        {
+            DatasetKey::Classes
+        }
+        _ => DatasetKey::Path,
+    };
+    let told = errors.problems().iter();
+    let mut problems: Vec<_> = told
+        .map(|problem| DatasetProblem { key: blamed(problem), message: chain(problem) })
+        .collect();
+    let hidden = errors.total() - problems.len() as u64;
+    if hidden > 0 {
+        let message = format!("and {hidden} more problems of this dataset");
+        problems.push(DatasetProblem { key: DatasetKey::Path, message });
+    }
+    problems
+}
+
+fn count(length: usize) -> Result<u32, Vec<DatasetProblem>> {
+    u32::try_from(length).map_err(|_| {
+        let message = format!("{length} entries; at most {} are counted", u32::MAX);
+        vec![DatasetProblem { key: DatasetKey::Path, message }]
+    })
 }

@@ -119,8 +119,53 @@ fn render(status: &Status) -> String {
     for Quarantined { sample, reason } in &status.quarantined {
         lines.push(format!("quarantined: {sample}: {reason}"));
     }
-    if matches!(status.state, "interrupted" | "cancelled" | "incomplete") {
-        lines.push(format!("go on with: orchestrator resume {}", status.run));
-    }
+    lines.extend(advice(status));
     lines.join("\n")
+}
+
+/// What helps a run that is not complete. Going on with it does not read bad samples again.
+fn advice(status: &Status) -> Vec<String> {
+    let mut advice = Vec::new();
+    if !status.quarantined.is_empty() {
+        advice.push("mend or remove the quarantined files, then submit again".to_owned());
+    }
+    let count = |count: fn(&Count) -> u32| status.components.values().map(count).sum::<u32>();
+    let unfinished = count(|all| all.committed) < count(|all| all.units);
+    if unfinished && matches!(status.state, "interrupted" | "cancelled" | "incomplete") {
+        advice.push(format!("go on with: orchestrator resume {}", status.run));
+    }
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_what_is_missing() {
+        let advice = |state, committed, bad: bool| {
+            let count = Count { units: 2, committed, rows: 2, committed_rows: 0 };
+            let sample = Quarantined { sample: "a.jpg".to_owned(), reason: "cut".to_owned() };
+            advice(&Status {
+                schema: "orchestrator.status/1",
+                run: "r".to_owned(),
+                name: String::new(),
+                state,
+                submitted: String::new(),
+                components: BTreeMap::from([(Component::Vision, count)]),
+                failures: Vec::new(),
+                quarantined: bad.then_some(sample).into_iter().collect(),
+            })
+            .join("; ")
+        };
+        let (mend, resume) = (
+            "mend or remove the quarantined files, then submit again",
+            "go on with: orchestrator resume r",
+        );
+        assert_eq!(advice("incomplete", 2, true), mend);
+        assert_eq!(advice("incomplete", 1, false), resume);
+        assert_eq!(advice("interrupted", 1, true), format!("{mend}; {resume}"));
+        assert_eq!(advice("running", 1, false), "");
+        assert_eq!(advice("complete", 2, false), "");
+    }
 }

@@ -3,7 +3,8 @@
 //! Invariant: pure; everything that is known about files comes in as [`Facts`].
 
 use crate::{
-    CaptionChoice, DatasetFacts, Evaluation, Facts, Problem, Problems, Task, key_path::KeyPath,
+    CaptionChoice, DatasetFacts, DatasetProblem, Evaluation, Facts, Problem, Problems, Task,
+    key_path::KeyPath,
 };
 
 /// What is wrong with an evaluation, and what is only odd.
@@ -58,7 +59,11 @@ impl Check<'_> {
             let path = root("models").index(index).key("path");
             match facts.models.get(index) {
                 Some(Ok(_)) => {}
-                Some(Err(reasons)) => self.unusable(&path, reasons),
+                Some(Err(reasons)) => {
+                    for reason in reasons {
+                        self.error(&path, reason.clone(), None);
+                    }
+                }
                 None => self.error(&path, "nobody looked at this model".to_owned(), None),
             }
         }
@@ -70,7 +75,11 @@ impl Check<'_> {
             let files = path.key("path");
             match facts.datasets.get(name) {
                 Some(Ok(found)) => self.dataset(&files, found),
-                Some(Err(reasons)) => self.unusable(&files, reasons),
+                Some(Err(problems)) => {
+                    for DatasetProblem { key, message } in problems {
+                        self.error(&path.key(key.name()), message.clone(), None);
+                    }
+                }
                 None => self.error(&files, "nobody looked at this dataset".to_owned(), None),
             }
             if !self.evaluation.tasks.iter().any(|task| task.dataset() == name) {
@@ -81,12 +90,6 @@ impl Check<'_> {
                 );
                 self.warnings.push(problem);
             }
-        }
-    }
-
-    fn unusable(&mut self, path: &KeyPath, reasons: &[String]) {
-        for reason in reasons {
-            self.error(path, reason.clone(), None);
         }
     }
 
@@ -118,10 +121,25 @@ impl Check<'_> {
             let hint = Some("add `templates` to its class file");
             self.error(&dataset, "this dataset has no prompt templates".to_owned(), hint);
         }
+        let key = path.key("top_k");
+        if !self.evaluation.places.wrote(&key) {
+            return self.default_top_k(path, top_k, found.classes);
+        }
         for (index, k) in top_k.iter().enumerate().filter(|(_, k)| **k > found.classes) {
             let message = format!("the first {k} of {} classes", found.classes);
             let hint = Some("k is at most the number of classes");
-            self.error(&path.key("top_k").index(index), message, hint);
+            self.error(&key.index(index), message, hint);
+        }
+    }
+
+    /// The author never wrote `top_k`: the message must not be about a key that is not there.
+    fn default_top_k(&mut self, path: &KeyPath, top_k: &[u32], classes: u32) {
+        let fit: Vec<u32> = top_k.iter().copied().filter(|k| *k <= classes).collect();
+        if fit.len() < top_k.len() {
+            let message =
+                format!("`top_k` is {top_k:?} by default, and there are only {classes} classes");
+            let hint = format!("write `top_k: {fit:?}`");
+            self.error(path, message, Some(&hint).filter(|_| !fit.is_empty()).map(String::as_str));
         }
     }
 

@@ -15,7 +15,36 @@ pub struct Facts {
     /// One for each model of the evaluation, in its order.
     pub models: Vec<Result<ModelFacts, Vec<String>>>,
     /// One for each dataset of the evaluation.
-    pub datasets: BTreeMap<DatasetName, Result<DatasetFacts, Vec<String>>>,
+    pub datasets: BTreeMap<DatasetName, Result<DatasetFacts, Vec<DatasetProblem>>>,
+}
+
+/// Why a dataset cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetProblem {
+    /// Which key of the dataset names the file that is to blame.
+    pub key: DatasetKey,
+    /// A sentence that names the file.
+    pub message: String,
+}
+
+/// A key of a dataset that names files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatasetKey {
+    /// The samples.
+    Path,
+    /// The class list.
+    Classes,
+}
+
+impl DatasetKey {
+    /// As eval.yaml writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Classes => "classes",
+        }
+    }
 }
 
 /// A model folder, as far as its configuration and the header of its weights tell.

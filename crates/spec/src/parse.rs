@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use orchestrator_types::{DatasetName, Precision};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_yaml::Value;
 
 use crate::{
@@ -27,7 +27,36 @@ const TRIALS_LIMIT: usize = 10_000;
 /// Every mistake that can be seen without looking at other files. What makes the text unreadable as
 /// a whole (not YAML, aliases, another version of the format) is reported alone.
 pub fn parse(file_name: &str, text: &str, overrides: &[Override]) -> Result<Evaluation, Problems> {
-    let (root, mut document) = read(file_name, text)?;
+    examine(file_name, text, overrides).map_err(|rejected| rejected.problems)
+}
+
+/// An evaluation that cannot run.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Every mistake that can be seen without looking at other files.
+    pub problems: Problems,
+    /// What is sound of it, so that its files can be looked at too: models and tasks up to the
+    /// first that is not, and the datasets that are. Nothing where the rules are not known.
+    pub sound: Option<Evaluation>,
+}
+
+impl From<Problems> for Rejected {
+    fn from(problems: Problems) -> Self {
+        Self { problems, sound: None }
+    }
+}
+
+/// As [`parse`], and keeps what is sound of an evaluation with mistakes.
+///
+/// # Errors
+/// As [`parse`].
+pub fn examine(
+    file_name: &str,
+    text: &str,
+    overrides: &[Override],
+) -> Result<Evaluation, Box<Rejected>> {
+    let rejected = |problems: Problems| Box::new(Rejected::from(problems));
+    let (root, mut document) = read(file_name, text).map_err(rejected)?;
     let flags = overrides.iter().map(|set| (set.path.clone(), set.to_string())).collect();
     let places = Places::new(file_name, root, flags);
 
@@ -36,13 +65,14 @@ pub fn parse(file_name: &str, text: &str, overrides: &[Override]) -> Result<Eval
     if other_version(&document) {
         // The rest of the file follows rules that are not known here.
         problems.retain(|problem| problem.key == "version");
-    } else {
-        problems.extend(meaning(&document, &places));
+        return Err(rejected(Problems::sorted(problems)));
     }
+    problems.extend(meaning(&document, &places));
     if !problems.is_empty() {
-        return Err(Problems::sorted(problems));
+        let (problems, sound) = (Problems::sorted(problems), sound(&document, places));
+        return Err(Box::new(Rejected { problems, sound: Some(sound) }));
     }
-    typed(document, places).map_err(|error| unread(file_name, &error))
+    typed(document, places).map_err(|error| rejected(unread(file_name, &error)))
 }
 
 /// The text's outline and its value.
@@ -201,6 +231,36 @@ fn typed(document: Value, places: Places) -> Result<Evaluation, serde_yaml::Erro
         on_bad_sample: document.on_bad_sample,
         places,
     })
+}
+
+/// What can be read of a document with mistakes. Lists are cut, because places count their entries.
+fn sound(document: &Value, places: Places) -> Evaluation {
+    let datasets = document.get("datasets").and_then(Value::as_mapping).into_iter().flatten();
+    let datasets = datasets.filter_map(|(name, dataset)| {
+        let name = name.as_str()?.parse().ok()?;
+        Some((name, Dataset::from(serde_yaml::from_value::<RawDataset>(dataset.clone()).ok()?)))
+    });
+    let tasks: Vec<RawTask> = prefix(document.get("tasks"), |task: &RawTask| {
+        // An entry of another shape reads as no task at all.
+        task.zero_shot.is_some() != task.retrieval.is_some()
+    });
+    Evaluation {
+        name: String::new(),
+        models: prefix(document.get("models"), |_| true),
+        datasets: datasets.collect(),
+        tasks: tasks.into_iter().flat_map(RawTask::tasks).collect(),
+        precisions: Vec::new(),
+        batches: Vec::new(),
+        axes: [Axis::Precision, Axis::Batch],
+        on_bad_sample: OnBadSample::Quarantine,
+        places,
+    }
+}
+
+/// The entries of a list up to the first that cannot be read or is not `good`.
+fn prefix<T: DeserializeOwned>(list: Option<&Value>, good: impl Fn(&T) -> bool) -> Vec<T> {
+    let entries = list.and_then(Value::as_sequence).into_iter().flatten();
+    entries.map_while(|entry| serde_yaml::from_value(entry.clone()).ok().filter(&good)).collect()
 }
 
 fn batch(value: &Value) -> Result<Batch, serde_yaml::Error> {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: [`Problems`] are in the order of the file; what the command line set comes last.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use crate::{
     key_path::KeyPath,
@@ -66,6 +66,13 @@ impl Places {
         self.problem(path, |node| node.key, message, hint)
     }
 
+    /// Whether somebody wrote the key at `path`; otherwise its value is a default. Without the file
+    /// nobody can tell.
+    pub(crate) fn wrote(&self, path: &KeyPath) -> bool {
+        let set = self.flags.iter().any(|(set, _)| set.starts_with(path) || path.starts_with(set));
+        set || self.file.is_empty() || self.root.nearest(path).1
+    }
+
     fn problem(
         &self,
         path: &KeyPath,
@@ -94,6 +101,15 @@ impl Problems {
     pub(crate) fn sorted(mut problems: Vec<Problem>) -> Self {
         problems.sort_by(|a, b| a.place.cmp(&b.place));
         Self(problems)
+    }
+
+    /// These and those of `others` that say something about other keys: one mistake is told once.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        let Self(mut problems) = self;
+        let about: BTreeSet<String> = problems.iter().map(|problem| problem.key.clone()).collect();
+        problems.extend(others.0.into_iter().filter(|other| !about.contains(&other.key)));
+        Self::sorted(problems)
     }
 
     /// Whether nothing is wrong.

@@ -4,7 +4,8 @@
 
 use insta::assert_snapshot;
 use orchestrator_spec::{
-    DatasetFacts, Facts, Findings, ModelFacts, Problem, TowerFacts, check, parse,
+    DatasetFacts, DatasetKey, DatasetProblem, Facts, Findings, ModelFacts, Problem, TowerFacts,
+    check, examine, parse,
 };
 use orchestrator_types::{ByteCount, Digest};
 
@@ -93,8 +94,12 @@ fn good_facts_leave_only_the_unused_dataset() {
 fn what_cannot_be_used_is_reported_at_its_path() {
     let findings = findings(|facts| {
         facts.models[1] = Err(vec!["bad/config.json: no such file".to_owned()]);
-        let reasons = ["texts.jsonl:3: not JSON", "texts.jsonl:9: no image"].map(str::to_owned);
-        facts.datasets.insert("texts".parse().unwrap(), Err(reasons.to_vec()));
+        let problem = |key, message: &str| DatasetProblem { key, message: message.to_owned() };
+        let texts = ["texts.jsonl:3: not JSON", "texts.jsonl:9: no image"]
+            .map(|message| problem(DatasetKey::Path, message));
+        facts.datasets.insert("texts".parse().unwrap(), Err(texts.to_vec()));
+        let spare = problem(DatasetKey::Classes, "classes.json: no such file");
+        facts.datasets.insert("spare".parse().unwrap(), Err(vec![spare]));
         edit(facts, "photos", |photos| photos.samples = 0);
     });
     assert_snapshot!(findings.errors);
@@ -133,4 +138,43 @@ fn an_evaluation_without_its_file_is_checked_without_places() {
     let mut facts = facts();
     facts.models[0] = Err(vec!["gone".to_owned()]);
     assert_snapshot!(check(&serde_json::from_str(&json).unwrap(), &facts).errors);
+}
+
+#[test]
+fn a_default_that_does_not_fit_is_told_as_one() {
+    let text = EVALUATION.replace(", top_k: [1, 5]", "");
+    let mut facts = facts();
+    edit(&mut facts, "photos", |photos| photos.classes = 2);
+    let found = |overrides: &[&str]| {
+        let overrides: Vec<_> = overrides.iter().map(|set| set.parse().unwrap()).collect();
+        check(&parse("eval.yaml", &text, &overrides).unwrap(), &facts).errors.to_string()
+    };
+    assert_snapshot!([found(&[]), found(&["tasks[0].zero_shot.top_k=[3]"])].join("\n"));
+}
+
+#[test]
+fn files_are_looked_at_in_spite_of_other_mistakes() {
+    let text = EVALUATION
+        .replace("name: check", "nam: check")
+        .replace("format: captions, path: spare.jsonl", "format: caption, path: spare.jsonl")
+        .replace("recall_at: [1, 10]", "recall_at: [0]");
+    let rejected = examine("eval.yaml", &text, &[]).unwrap_err();
+    let sound = rejected.sound.unwrap();
+    assert_eq!((sound.models.len(), sound.datasets.len()), (2, 2));
+    let mut facts = facts();
+    facts.models[1] = Err(vec!["bad/config.json: no such file".to_owned()]);
+    edit(&mut facts, "photos", |photos| photos.classes = 4);
+    assert_snapshot!(rejected.problems.and(check(&sound, &facts).errors));
+}
+
+#[test]
+fn nothing_is_sound_by_unknown_rules_and_one_mistake_is_told_once() {
+    let text = EVALUATION.replace("version: 1", "version: 2");
+    assert!(examine("eval.yaml", &text, &[]).unwrap_err().sound.is_none());
+    let text = EVALUATION.replace("path: bad", "path: s3://bucket/model");
+    let rejected = examine("eval.yaml", &text, &[]).unwrap_err();
+    let mut facts = facts();
+    facts.models[1] = Err(vec!["s3: no such folder".to_owned()]);
+    let problems = rejected.problems.and(check(&rejected.sound.unwrap(), &facts).errors);
+    assert_eq!(problems.iter().count(), 1, "{problems}");
 }
