@@ -31,7 +31,6 @@ impl Embedded {
     /// Starts on `inventory`, with the state of one run in the folder `state`.
     pub(crate) async fn start(state: PathBuf, inventory: Inventory) -> anyhow::Result<Self> {
         let executor = orchestrator_worker::find_executor(executor_variable())?;
-        state::create(&state)?;
         let cache = state::cache_folder()?;
         state::create(&cache)?;
         let scratch = scratch::create()?;
@@ -78,11 +77,18 @@ impl Embedded {
         self.scratch.path()
     }
 
-    /// Resolves if the worker gives up, with the reason. Nothing would go on then.
-    pub(crate) async fn worker_lost(&mut self) -> anyhow::Error {
-        match self.agent.ended().await {
-            Ok(()) => anyhow!("the worker ended before the run did"),
-            Err(error) => anyhow::Error::new(error).context("the worker gave up"),
+    /// Resolves if the worker or the coordinator gives up, with the reason. Nothing would go on
+    /// then.
+    pub(crate) async fn lost(&mut self) -> anyhow::Error {
+        tokio::select! {
+            ended = self.agent.ended() => match ended {
+                Ok(()) => anyhow!("the worker ended before the run did"),
+                Err(error) => anyhow::Error::new(error).context("the worker gave up"),
+            },
+            ended = self.coordinator.ended() => match ended {
+                Ok(()) => anyhow!("the coordinator ended before the run did"),
+                Err(error) => error.into(),
+            },
         }
     }
 

@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
         let mut client = embedded.client();
         let end = tokio::select! {
             end = self.drive(&mut client, begin) => end.map(End::Exit),
-            error = embedded.worker_lost() => Err(error.into()),
+            error = embedded.lost() => Err(error.into()),
             () = stop.asked() => Ok(End::Interrupted),
         };
         let scratch = embedded.scratch().to_owned();
