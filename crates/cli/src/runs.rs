@@ -26,16 +26,16 @@ struct RunLine {
 }
 
 impl RunLine {
-    fn of(stored: &Stored) -> anyhow::Result<Self> {
+    fn of(stored: &Stored) -> Self {
         let summary = &stored.summary;
-        Ok(Self {
+        Self {
             run: summary.id.to_string(),
             name: summary.name.clone(),
-            state: stored.state_word()?,
+            state: stored.state_word(),
             submitted: moment(summary.created_unix_ms),
             units: summary.units,
             committed: summary.committed,
-        })
+        }
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn moment(unix_ms: i64) -> String {
 
 pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
     let stored = State::of_user()?.runs()?;
-    let runs = stored.iter().map(RunLine::of).collect::<anyhow::Result<Vec<_>>>()?;
+    let runs: Vec<RunLine> = stored.iter().map(RunLine::of).collect();
     if arguments.json {
         let document = serde_json::json!({"schema": "orchestrator.runs/1", "runs": runs});
         return print_line(&format!("{document:#}"));
@@ -69,7 +69,7 @@ pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
 pub(crate) fn report(arguments: &args::Report) -> Result<Exit, Failure> {
     let state = State::of_user()?;
     let stored = state.find(&arguments.run)?;
-    let (run, word) = (&stored.summary.id, stored.state_word()?);
+    let (run, word) = (&stored.summary.id, stored.state_word());
     let file = orchestrator_coordinator::run_folder(&state.of_run(run), run).join("report.json");
     let document = fs::read_to_string(&file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!(

@@ -95,22 +95,12 @@ impl State {
 }
 
 impl Stored {
-    /// Where the run stands, in one word. A run that is running without a process was interrupted,
-    /// and one that set samples aside is not complete.
-    pub(crate) fn state_word(&self) -> anyhow::Result<&'static str> {
-        let summary = &self.summary;
-        Ok(match summary.state {
+    /// Where the run stands, in one word. A run that is running without a process was interrupted.
+    pub(crate) fn state_word(&self) -> &'static str {
+        match self.summary.state {
             RunState::Running if !self.reader.is_live() => "interrupted",
-            RunState::Complete if self.has_quarantined()? => RunState::Incomplete.name(),
             state => state.name(),
-        })
-    }
-
-    fn has_quarantined(&self) -> anyhow::Result<bool> {
-        let units =
-            self.reader.units(&self.summary.id).context("failed to read the run's units")?;
-        let mut results = units.iter().filter_map(|unit| unit.result.as_ref());
-        Ok(results.any(|result| !result.quarantined.is_empty()))
+        }
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
     let documents = stored.reader.documents(run).context("failed to read the run's plan")?;
     let documents = documents.context("the run's plan is missing from its store")?;
     let units = stored.reader.units(run).context("failed to read the run's units")?;
-    let status = collect(&stored, &documents, &units)?;
+    let status = collect(&stored, &documents, &units);
     if arguments.json {
         let json = serde_json::to_string_pretty(&status).context("failed to encode")?;
         return print_line(&json);
@@ -63,7 +63,7 @@ pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
     print_line(&render(&status))
 }
 
-fn collect(stored: &Stored, documents: &Documents, units: &[UnitRow]) -> anyhow::Result<Status> {
+fn collect(stored: &Stored, documents: &Documents, units: &[UnitRow]) -> Status {
     let mut components: BTreeMap<Component, Count> = BTreeMap::new();
     for unit in &documents.plan.units {
         let count = components.entry(unit.component()).or_default();
@@ -86,11 +86,11 @@ fn collect(stored: &Stored, documents: &Documents, units: &[UnitRow]) -> anyhow:
             quarantined.insert(sample.sample.to_string(), sample.reason.clone());
         }
     }
-    Ok(Status {
+    Status {
         schema: "orchestrator.status/1",
         run: stored.summary.id.to_string(),
         name: stored.summary.name.clone(),
-        state: stored.state_word()?,
+        state: stored.state_word(),
         submitted: moment(stored.summary.created_unix_ms),
         components,
         failures,
@@ -98,7 +98,7 @@ fn collect(stored: &Stored, documents: &Documents, units: &[UnitRow]) -> anyhow:
             .into_iter()
             .map(|(sample, reason)| Quarantined { sample, reason })
             .collect(),
-    })
+    }
 }
 
 fn render(status: &Status) -> String {
