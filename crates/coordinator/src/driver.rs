@@ -288,8 +288,8 @@ impl Driver {
 }
 
 fn no_slice() -> Refusal {
-    let message = "no worker is connected, so there is nothing to run on; start \
-                   `orchestrator worker` and try again";
+    let message = "no worker is connected, so there is nothing to run on; wait for one and \
+                   try again";
     Refusal::new(RefusalCode::Unavailable, message)
 }
 

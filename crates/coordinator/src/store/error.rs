@@ -6,16 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Somebody else works with it.
-    #[error(
-        "the store in {path} is in use by another coordinator; stop it, connect to it with \
-         --coordinator, or choose another --state folder"
-    )]
+    #[error("the store in {path} is in use by another process; wait until it ends, or stop it")]
     InUse {
         /// Its folder.
         path: PathBuf,
     },
     /// There is none.
-    #[error("there is no store in {path}; nothing was run with this --state folder yet")]
+    #[error("there is no store in {path}; nothing was run there yet")]
     Missing {
         /// The folder.
         path: PathBuf,
@@ -23,7 +20,7 @@ pub enum StoreError {
     /// Written by a later release.
     #[error(
         "the store in {path} has format {found}, and this release reads format {known}; use the \
-         release that wrote it, or another --state folder"
+         release that wrote it, or move the folder away"
     )]
     Newer {
         /// Its folder.

@@ -145,8 +145,7 @@ fn a_second_coordinator_is_told_which_folder_is_taken() {
     assert_eq!(
         error.to_string(),
         format!(
-            "the store in {} is in use by another coordinator; stop it, connect to it with \
-             --coordinator, or choose another --state folder",
+            "the store in {} is in use by another process; wait until it ends, or stop it",
             state.path().display()
         )
     );
@@ -164,7 +163,7 @@ fn a_store_of_a_later_release_is_refused_by_its_format() {
     drop(connection);
     let expected = format!(
         "the store in {} has format 2, and this release reads format 1; use the release that \
-         wrote it, or another --state folder",
+         wrote it, or move the folder away",
         state.path().display()
     );
     assert_eq!(Store::open(state.path()).err().unwrap().to_string(), expected);
