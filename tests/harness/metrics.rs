@@ -15,11 +15,8 @@ pub fn metric(task: &Value, name: &str) -> f64 {
 /// last bit however the work was cut.
 pub fn task_metrics(report: &Value) -> String {
     let trials = report["trials"].as_array().unwrap();
-    let tasks = trials.iter().map(|trial| {
-        let tasks = trial["tasks"].as_array().unwrap();
-        tasks.iter().map(|task| format!("{task}\n")).collect::<String>()
-    });
-    tasks.collect()
+    let tasks = trials.iter().flat_map(|trial| trial["tasks"].as_array().unwrap());
+    tasks.map(Value::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// `metrics.json` of the reference implementation for tiny-clip.

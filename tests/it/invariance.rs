@@ -110,6 +110,14 @@ fn slow_many_captions_are_cut_into_parts() {
     );
     let document = home.submit(&evaluation, &[], 0);
     let task = &document["report"]["trials"][0]["tasks"][0];
-    assert_eq!(orchestrator_tests::metric(task, "text_to_image_r1"), 1.0);
-    assert_eq!(orchestrator_tests::metric(task, "image_to_text_r1"), 1.0);
+    assert_eq!(task["metrics"]["text_to_image_r1"], 1.0);
+    assert_eq!(task["metrics"]["image_to_text_r1"], 1.0);
+    let folder = home.path().join(document["folder"].as_str().unwrap());
+    let plan = fs::read_to_string(folder.join("plan.json")).unwrap();
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    let units = plan["units"].as_array().unwrap();
+    let parts = units.iter().filter(|unit| unit["work"]["kind"] == "encode_texts").count();
+    assert_eq!(parts, 2);
+    let predictions = rows(&folder.join("predictions.parquet"));
+    assert_eq!(predictions.iter().map(RecordBatch::num_rows).sum::<usize>(), 1 + 18_000);
 }

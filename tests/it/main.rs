@@ -1,5 +1,7 @@
 //! The product as a user meets it: real binaries, real model, real images.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod bad_input;
 mod cli;
 mod invariance;

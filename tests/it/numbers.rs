@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, fs::File, path::Path};
 
 use arrow_array::{
-    Array as _, RecordBatch,
+    RecordBatch,
     cast::AsArray as _,
     types::{Float32Type, UInt32Type},
 };

@@ -30,7 +30,7 @@ fn committed_images(status: &Value) -> u64 {
 
 /// Waits until some image shard is committed and others are open.
 fn wait_for_the_middle(home: &Home) {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_mins(2);
     loop {
         if let Some(status) = status(home) {
             let committed = committed_images(&status);

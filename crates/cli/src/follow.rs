@@ -23,7 +23,7 @@ pub(crate) async fn follow(
     let refused = |status| anyhow!(Refusal::from(status)).context("failed to follow the run");
     let request = WatchRequest { run: run.to_string(), after };
     let mut events = client.watch(request).await.map_err(refused)?.into_inner();
-    let mut follower = Follower { display: Display::new(), quarantined: 0 };
+    let mut follower = Follower { display: Display::new(), quarantined: 0, abandoned: 0 };
     let end = loop {
         let Some(event) = events.message().await.map_err(refused)? else {
             bail!("the coordinator stopped telling about run {run} before its end");
@@ -39,6 +39,7 @@ pub(crate) async fn follow(
 struct Follower {
     display: Display,
     quarantined: u32,
+    abandoned: u32,
 }
 
 impl Follower {
@@ -66,6 +67,8 @@ impl Follower {
                     ));
                 }
             }
+            // Attempt 0: never tried, for want of another unit's result.
+            Kind::UnitFailed(failed) if failed.attempt == 0 => self.abandoned += 1,
             Kind::UnitFailed(failed) => {
                 let what = if failed.r#final { "given up" } else { "will be retried" };
                 self.display
@@ -83,6 +86,10 @@ impl Follower {
         let hidden = self.quarantined.saturating_sub(NAMED_SAMPLES);
         if hidden > 0 {
             self.display.say(&format!("quarantined: {hidden} more, named in the report"));
+        }
+        if self.abandoned > 0 {
+            let count = self.abandoned;
+            self.display.say(&format!("{count} more units need what failed, and were not tried"));
         }
         self.display.finish();
     }
