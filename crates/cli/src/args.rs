@@ -15,7 +15,7 @@ Exit codes:
   5    does not fit the slices
   130  cancelled";
 
-/// Evaluate multimodal models, with every byte and every sample accounted for
+/// Evaluate multimodal models, with the reference's numbers and every sample accounted for
 #[derive(Debug, Parser)]
 #[command(name = "orchestrator", version = orchestrator_proto::BUILD, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {

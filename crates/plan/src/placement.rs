@@ -82,10 +82,9 @@ pub(crate) fn place(
         reasons.push(format!("slice {}: all components, it is the only slice", last.slice));
     } else {
         reasons.push(format!(
-            "slice {}: holds the text tower, so that texts are encoded once and the other {} \
-             slices do not load it",
-            last.slice,
-            count - 1
+            "slice {}: holds the text tower, so that texts are encoded once and no other slice \
+             loads it",
+            last.slice
         ));
         reasons.push(format!(
             "all {count} slices: vision and score; image shards go to whichever slice is free"
