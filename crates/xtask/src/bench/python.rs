@@ -16,7 +16,7 @@ const PACKAGES: [&str; 8] = [
     "pillow==13.0.0",
     "safetensors==0.8.0",
     "scikit-image==0.26.0",
-    "scikit-learn==1.9.0",
+    "scikit-learn==1.9.1",
 ];
 
 /// A Python with the packages that the benchmarks are compared with.
