@@ -158,7 +158,6 @@ fn transformers(data: &Path, python: &Python, cores: &str) -> Result<Job> {
     let (images, classes) = (path("fluent/imagefolder"), path("fluent/classes.json"));
     let model = path("models/tiny-clip");
     let arguments = [
-        "job",
         "--images",
         &images,
         "--classes",
