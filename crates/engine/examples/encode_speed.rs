@@ -4,7 +4,7 @@
 
 use std::{error::Error, path::Path};
 
-use orchestrator_engine::{TextEncoder, VisionEncoder};
+use orchestrator_engine::{Pixels, Placement, TextEncoder, VisionEncoder};
 use orchestrator_model::{ModelFolder, TextPooling};
 use orchestrator_types::Precision;
 
@@ -16,13 +16,13 @@ const SECONDS: f64 = 1.0;
 fn main() -> Result<(), Box<dyn Error>> {
     let path = std::env::args().nth(1).ok_or("give a model folder")?;
     let folder = ModelFolder::open(Path::new(&path))?;
-    let vision = VisionEncoder::load(&folder, Precision::Fp32)?;
-    let text = TextEncoder::load(&folder, Precision::Fp32)?;
+    let vision = VisionEncoder::load(&folder, Placement::cpu(Precision::Fp32))?;
+    let text = TextEncoder::load(&folder, Placement::cpu(Precision::Fp32))?;
     println!("{path}\ntile  ms/image  ms/text (16 tokens)");
     for tile in TILES {
         let pixels = vec![0.5; tile * vision.pixels()];
         let mut out = vec![0.0; tile * vision.width()];
-        let images = measure(tile, || Ok(vision.encode(&pixels, tile, &mut out)?))?;
+        let images = measure(tile, || Ok(vision.encode(Pixels::Numbers(&pixels), tile, &mut out)?))?;
         let end = match folder.config().text.pooling {
             TextPooling::FirstOf(id) => id,
             TextPooling::LargestId => i64::from(folder.config().text.vocab) - 1,

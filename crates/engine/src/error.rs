@@ -16,7 +16,7 @@ pub enum EngineError {
     #[error(transparent)]
     Setup(#[from] orchestrator_torch::TorchError),
     /// The precision is not built yet.
-    #[error("precision {0} is not built yet; use fp32")]
+    #[error("precision {0} is not built yet; use fp32, fp16 or bf16")]
     Precision(Precision),
     /// A slice does not have the length that the other arguments call for.
     #[error("{what}: {found} values where {expected} are called for")]

@@ -6,7 +6,7 @@ use orchestrator_model::{ModelFolder, TextPooling};
 use orchestrator_types::Precision;
 
 use crate::{
-    Scorer, TextEncoder, VisionEncoder,
+    Attention, Pixels, Placement, Scorer, TextEncoder, VisionEncoder,
     reference_tests::{
         Reference, encode_images, encode_texts, folder, largest_difference, text, vision,
     },
@@ -87,12 +87,12 @@ fn inputs_that_do_not_fit_are_refused_with_a_reason() {
         words(&[4094, -1, 4095], 1, 3),
         words(&[4094, 5, 6], 1, 3),
     ];
-    found.push(images.encode(&[0.0; 7], 1, &mut out));
-    found.push(images.encode(&[], 0, &mut out));
+    found.push(images.encode(Pixels::Numbers(&[0.0; 7]), 1, &mut out));
+    found.push(images.encode(Pixels::Numbers(&[]), 0, &mut out));
     found.push(Scorer::new(256).scores(&[0.0; 255], &[0.0; 256], &mut [0.0]));
     found.push(Scorer::new(256).scores(&[0.0; 256], &[0.0; 256], &mut [0.0; 2]));
-    found.push(VisionEncoder::load(&folder(), Precision::Bf16).map(drop));
-    found.push(TextEncoder::load(&folder(), Precision::Int8).map(drop));
+    found.push(VisionEncoder::load(&folder(), Placement::cpu(Precision::Int8)).map(drop));
+    found.push(TextEncoder::load(&folder(), Placement::cpu(Precision::Int8)).map(drop));
     let messages: Vec<String> =
         found.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     insta::assert_snapshot!(messages.join("\n"));
@@ -114,7 +114,7 @@ fn pooling_at_the_largest_id_is_pooling_at_the_end_where_that_is_the_largest() {
     let ids = &Reference::open().ids()[..4 * 32];
     let (_files, old) = configured(("\"eos_token_id\": 4095", "\"eos_token_id\": 2"));
     assert_eq!(old.config().text.pooling, TextPooling::LargestId);
-    let old = TextEncoder::load(&old, Precision::Fp32).unwrap();
+    let old = TextEncoder::load(&old, Placement::cpu(Precision::Fp32)).unwrap();
     assert_eq!(encode_texts(&old, ids, 32, 4), encode_texts(&text(), ids, 32, 4));
 }
 
@@ -123,7 +123,7 @@ fn the_three_forms_of_gelu_are_near_each_other_and_not_the_same() {
     let ids = &Reference::open().ids()[..4 * 32];
     let [exact, tanh] = ["gelu", "gelu_pytorch_tanh"].map(|name| {
         let (_files, folder) = configured(("quick_gelu", name));
-        encode_texts(&TextEncoder::load(&folder, Precision::Fp32).unwrap(), ids, 32, 4)
+        encode_texts(&TextEncoder::load(&folder, Placement::cpu(Precision::Fp32)).unwrap(), ids, 32, 4)
     });
     let quick = encode_texts(&text(), ids, 32, 4);
     let near = largest_difference(&exact, &tanh);
@@ -133,7 +133,63 @@ fn the_three_forms_of_gelu_are_near_each_other_and_not_the_same() {
 
 #[test]
 fn nothing_in_gives_nothing_out() {
-    vision().encode(&[], 0, &mut []).unwrap();
+    vision().encode(Pixels::Numbers(&[]), 0, &mut []).unwrap();
     text().encode(&[], 0, 16, &mut []).unwrap();
     Scorer::new(256).scores(&[], &[0.0; 256], &mut []).unwrap();
+}
+
+fn with(placement: Placement) -> (VisionEncoder, TextEncoder) {
+    (
+        VisionEncoder::load(&folder(), placement).unwrap(),
+        TextEncoder::load(&folder(), placement).unwrap(),
+    )
+}
+
+/// Largest differences of image and text embeddings to fp32's fused and unchunked ones.
+fn differences(placement: Placement) -> (f32, f32) {
+    let (reference, (images, texts)) = (Reference::open(), with(placement));
+    let (pixels, ids) = (reference.floats("pixel_values"), reference.ids());
+    let found = encode_images(&images, &pixels, 4);
+    let image = largest_difference(&found, &encode_images(&vision(), &pixels, 4));
+    let found = encode_texts(&texts, &ids, 32, 32);
+    (image, largest_difference(&found, &encode_texts(&text(), &ids, 32, 32)))
+}
+
+#[test]
+fn half_precisions_are_near_and_not_the_same() {
+    for (precision, bound) in [(Precision::Fp16, 0.01), (Precision::Bf16, 0.05)] {
+        let (image, text) = differences(Placement::cpu(precision));
+        assert!(1e-6 < image && image < bound, "{precision}: {image:e}");
+        assert!(1e-6 < text && text < bound, "{precision}: {text:e}");
+    }
+}
+
+#[test]
+fn chunks_and_written_out_attention_change_rounding_alone() {
+    let fp32 = Placement::cpu(Precision::Fp32);
+    // Tiles of 4 images of 50 tokens and of 32 texts of 32 tokens: each is cut at least once.
+    let chunked = Placement { chunk_tokens: 150, ..fp32 };
+    let math = Placement { attention: Attention::Math, ..fp32 };
+    for placement in [chunked, math] {
+        let (image, text) = differences(placement);
+        assert!(image < 2e-6 && text < 2e-6, "{placement:?}: {image:e} {text:e}");
+    }
+}
+
+#[test]
+fn bytes_normalised_on_the_device_are_the_numbers_up_to_rounding() {
+    let encoder = vision();
+    let crops: Vec<u8> = (0..4 * encoder.pixels()).map(|at| (at * 7 % 251) as u8).collect();
+    let (scale, shift) = ([0.014, 0.015, 0.016], [-1.8, -1.7, -1.5]);
+    let plane = encoder.pixels() / 3;
+    let mut numbers = vec![0.0; crops.len()];
+    for (at, byte) in crops.iter().enumerate() {
+        let (picture, inside) = (at / encoder.pixels(), at % encoder.pixels());
+        let (pixel, channel) = (inside / 3, inside % 3);
+        numbers[picture * encoder.pixels() + channel * plane + pixel] =
+            f32::from(*byte).mul_add(scale[channel], shift[channel]);
+    }
+    let mut found = vec![0.0; 4 * encoder.width()];
+    encoder.encode(Pixels::Bytes { crops: &crops, scale, shift }, 4, &mut found).unwrap();
+    assert!(largest_difference(&found, &encode_images(&encoder, &numbers, 4)) < 2e-6);
 }

@@ -1,9 +1,11 @@
-//! The layers that a tower is a list of. Hidden states are fp32 tensors `[texts or images, tokens,
-//! width]`; a layer may overwrite the ones it is given.
+//! The layers that a tower is a list of. Hidden states are tensors `[texts or images, tokens, width]`
+//! in the tower's precision; blocks overwrite the ones they are given.
 
+mod attention;
 mod block;
 mod embeddings;
 mod head;
+mod picture;
 
 use tch::Tensor;
 
@@ -12,30 +14,19 @@ use crate::{EngineError, weights::Weight};
 pub(crate) use block::Block;
 pub(crate) use embeddings::{TextEmbeddings, VisionEmbeddings};
 pub(crate) use head::Head;
+pub(crate) use picture::Picture;
 
 /// One step of a tower.
 #[derive(Clone, Debug)]
 pub(crate) enum Layer {
     /// Token ids `[n, tokens]` → hidden states.
     TextEmbeddings(TextEmbeddings),
-    /// Pixels `[n, 3, height, width]` → hidden states.
+    /// Pictures → hidden states.
     VisionEmbeddings(VisionEmbeddings),
-    /// Hidden states → hidden states.
+    /// Hidden states, in place.
     Block(Block),
     /// Pooled hidden states `[n, width]` → embeddings `[n, embedding width]` of length one.
     Head(Head),
-}
-
-impl Layer {
-    /// Runs the layer on all tokens.
-    pub(crate) fn forward(&self, input: Tensor) -> Result<Tensor, EngineError> {
-        match self {
-            Self::TextEmbeddings(layer) => layer.forward(&input),
-            Self::VisionEmbeddings(layer) => layer.forward(&input),
-            Self::Block(layer) => layer.forward(input),
-            Self::Head(layer) => layer.forward(&input),
-        }
-    }
 }
 
 /// The one token of each sequence that the embedding is made from.
@@ -59,6 +50,16 @@ impl Pooled {
             Self::First => Ok(hidden.f_select(1, 0)?),
             Self::At { rows, .. } => Ok(hidden.f_flatten(0, 1)?.f_index_select(0, rows)?),
         }
+    }
+
+    /// The same for `count` sequences from `start` on.
+    fn part(&self, start: i64, count: i64) -> Result<Self, EngineError> {
+        let Self::At { rows, visible } = self else { return Ok(Self::First) };
+        let tokens = *visible.size().last().expect("four axes");
+        Ok(Self::At {
+            rows: rows.f_narrow(0, start, count)?.f_sub_scalar(start * tokens)?,
+            visible: visible.f_narrow(0, start, count)?,
+        })
     }
 
     fn visible(&self) -> Option<&Tensor> {

@@ -9,10 +9,12 @@
 //!   on the other samples of that call, on the thread or on what ran before. Matrix products round
 //!   differently for different shapes, so callers that need equal bits use equal shapes.
 //!
-//! Absent so far: devices other than the CPU, and precisions below fp32.
+//! Absent so far: int8.
 
+mod borrowed;
 mod error;
 mod layers;
+mod placement;
 mod score;
 mod session;
 mod text;
@@ -21,9 +23,11 @@ mod vision;
 mod weights;
 
 pub use error::EngineError;
+pub use orchestrator_torch::Device;
+pub use placement::{Attention, Placement};
 pub use score::Scorer;
 pub use text::TextEncoder;
-pub use vision::VisionEncoder;
+pub use vision::{Pixels, VisionEncoder};
 
 /// The version of libtorch in use, as `2.11.0`.
 pub fn libtorch_version() -> &'static str {

@@ -7,7 +7,7 @@ use orchestrator_model::ModelFolder;
 use orchestrator_types::Precision;
 use safetensors::SafeTensors;
 
-use crate::{Scorer, TextEncoder, VisionEncoder};
+use crate::{Pixels, Placement, Scorer, TextEncoder, VisionEncoder};
 
 const ALLOWED: f32 = 1e-4;
 
@@ -20,11 +20,11 @@ pub(crate) fn folder() -> ModelFolder {
 }
 
 pub(crate) fn vision() -> VisionEncoder {
-    VisionEncoder::load(&folder(), Precision::Fp32).unwrap()
+    VisionEncoder::load(&folder(), Placement::cpu(Precision::Fp32)).unwrap()
 }
 
 pub(crate) fn text() -> TextEncoder {
-    TextEncoder::load(&folder(), Precision::Fp32).unwrap()
+    TextEncoder::load(&folder(), Placement::cpu(Precision::Fp32)).unwrap()
 }
 
 /// The reference's tensors, by name.
@@ -66,7 +66,7 @@ pub(crate) fn encode_images(encoder: &VisionEncoder, pixels: &[f32], tile: usize
     let mut out = vec![0.0; pixels.len() / encoder.pixels() * encoder.width()];
     let inputs = pixels.chunks(tile * encoder.pixels());
     for (pixels, out) in inputs.zip(out.chunks_mut(tile * encoder.width())) {
-        encoder.encode(pixels, pixels.len() / encoder.pixels(), out).unwrap();
+        encoder.encode(Pixels::Numbers(pixels), pixels.len() / encoder.pixels(), out).unwrap();
     }
     out
 }

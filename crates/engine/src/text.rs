@@ -1,19 +1,18 @@
 //! Texts → embeddings.
 
 use orchestrator_model::{ModelFolder, TextPooling, TextTower};
-use orchestrator_types::Precision;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::{
-    EngineError,
+    EngineError, Placement,
     error::check_length,
     layers::{Block, Head, Layer, Pooled, TextEmbeddings},
     session::Session,
-    tower::Tower,
-    weights::{Reader, check_precision, int},
+    tower::{Source, Tower},
+    weights::{Reader, int},
 };
 
-/// The text tower of a model, on the CPU.
+/// The text tower of a model.
 ///
 /// One thread at a time calls it (`Send`, not `Sync`); [`for_thread`](Self::for_thread) gives
 /// another thread its own, with the same weights.
@@ -25,11 +24,10 @@ pub struct TextEncoder {
 }
 
 impl TextEncoder {
-    /// Loads the weights. Fails with `Precision` for anything but fp32.
-    pub fn load(folder: &ModelFolder, precision: Precision) -> Result<Self, EngineError> {
-        check_precision(precision)?;
+    /// Loads the weights. Fails with `Precision` for int8.
+    pub fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
         let _session = Session::enter()?;
-        let reader = Reader { folder };
+        let reader = Reader { folder, placement };
         let shape = folder.config().text;
         let blocks = &shape.blocks;
         let mut layers = vec![Layer::TextEmbeddings(TextEmbeddings::load(&reader)?)];
@@ -39,7 +37,7 @@ impl TextEncoder {
         let (norm, projection) = ("text_model.final_layer_norm", "text_projection.weight");
         layers.push(Layer::Head(Head::load(&reader, norm, blocks.epsilon, projection)?));
         let width = folder.config().embedding_width as usize;
-        Ok(Self { tower: Tower::new(layers), shape, width })
+        Ok(Self { tower: Tower::new(layers, placement), shape, width })
     }
 
     /// The same tower for another thread; the weights are shared, not copied.
@@ -80,8 +78,10 @@ impl TextEncoder {
         }
         let positions = self.positions(ids, length)?;
         let _session = Session::enter()?;
-        let input = Tensor::f_from_slice(ids)?.f_view([int(n), int(length)])?;
-        let embeddings = self.tower.forward(input, &pooled(&positions, length)?)?;
+        let device = self.tower.placement().device();
+        let input = Tensor::f_from_slice(ids)?.f_view([int(n), int(length)])?.f_to_device(device)?;
+        let pooled = pooled(&positions, length, device)?;
+        let embeddings = self.tower.forward(Source::Ids(input), &pooled)?;
         Ok(embeddings.f_copy_data(out, n * self.width)?)
     }
 
@@ -111,22 +111,19 @@ impl TextEncoder {
     #[cfg(test)]
     pub(crate) fn trace(&self, ids: &[i64], length: usize) -> Result<Vec<Tensor>, EngineError> {
         let _session = Session::enter()?;
-        self.tower.trace(Tensor::f_from_slice(ids)?.f_view([-1, int(length)])?)
+        self.tower.trace(Source::Ids(Tensor::f_from_slice(ids)?.f_view([-1, int(length)])?))
     }
 }
 
-fn pooled(positions: &[usize], length: usize) -> Result<Pooled, EngineError> {
+fn pooled(positions: &[usize], length: usize, device: Device) -> Result<Pooled, EngineError> {
     let rows: Vec<i64> =
         positions.iter().enumerate().map(|(text, &at)| int(text * length + at)).collect();
     let visible: Vec<bool> =
         positions.iter().flat_map(|&at| (0..length).map(move |token| token <= at)).collect();
     Ok(Pooled::At {
-        rows: Tensor::f_from_slice(&rows)?,
-        visible: Tensor::f_from_slice(&visible)?.f_view([
-            int(positions.len()),
-            1,
-            1,
-            int(length),
-        ])?,
+        rows: Tensor::f_from_slice(&rows)?.f_to_device(device)?,
+        visible: Tensor::f_from_slice(&visible)?
+            .f_view([int(positions.len()), 1, 1, int(length)])?
+            .f_to_device(device)?,
     })
 }

@@ -1,19 +1,36 @@
 //! Images → embeddings.
 
 use orchestrator_model::{ModelFolder, VisionTower};
-use orchestrator_types::Precision;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::{
-    EngineError,
+    EngineError, Placement,
+    borrowed::borrowed,
     error::check_length,
-    layers::{Block, Head, Layer, Pooled, VisionEmbeddings},
+    layers::{Block, Head, Layer, Picture, Pooled, VisionEmbeddings},
     session::Session,
-    tower::Tower,
-    weights::{Reader, check_precision, int},
+    tower::{Source, Tower},
+    weights::{Reader, int},
 };
 
-/// The vision tower of a model, on the CPU.
+/// Pictures of a model's input size.
+#[derive(Clone, Copy, Debug)]
+pub enum Pixels<'a> {
+    /// `[n, 3, height, width]`, preprocessed. Equal to the reference to the last bit.
+    Numbers(&'a [f32]),
+    /// `[n, height, width, 3]`, cropped; a number is byte × `scale` + `shift` of its channel, computed
+    /// on the device. A quarter of the bytes to move, equal to the reference up to rounding.
+    Bytes {
+        /// The crops.
+        crops: &'a [u8],
+        /// Factor per channel.
+        scale: [f32; 3],
+        /// Summand per channel.
+        shift: [f32; 3],
+    },
+}
+
+/// The vision tower of a model.
 ///
 /// One thread at a time calls it (`Send`, not `Sync`); [`for_thread`](Self::for_thread) gives
 /// another thread its own, with the same weights.
@@ -25,11 +42,10 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    /// Loads the weights. Fails with `Precision` for anything but fp32.
-    pub fn load(folder: &ModelFolder, precision: Precision) -> Result<Self, EngineError> {
-        check_precision(precision)?;
+    /// Loads the weights. Fails with `Precision` for int8.
+    pub fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
         let _session = Session::enter()?;
-        let reader = Reader { folder };
+        let reader = Reader { folder, placement };
         let shape = folder.config().vision;
         let blocks = &shape.blocks;
         let mut layers = vec![Layer::VisionEmbeddings(VisionEmbeddings::load(&reader, &shape)?)];
@@ -39,7 +55,7 @@ impl VisionEncoder {
         let (norm, projection) = ("vision_model.post_layernorm", "visual_projection.weight");
         layers.push(Layer::Head(Head::load(&reader, norm, blocks.epsilon, projection)?));
         let width = folder.config().embedding_width as usize;
-        Ok(Self { tower: Tower::new(layers), shape, width })
+        Ok(Self { tower: Tower::new(layers, placement), shape, width })
     }
 
     /// The same tower for another thread; the weights are shared, not copied.
@@ -65,28 +81,52 @@ impl VisionEncoder {
 
     /// Encodes `n` images.
     ///
-    /// `pixels` is `[n, 3, height, width]`, preprocessed; `out` is `[n, width]` and receives
-    /// embeddings of Euclidean length one.
-    pub fn encode(&self, pixels: &[f32], n: usize, out: &mut [f32]) -> Result<(), EngineError> {
-        check_length("pixels", n * self.pixels(), pixels.len())?;
+    /// `out` is `[n, width]` and receives embeddings of Euclidean length one.
+    pub fn encode(&self, pixels: Pixels<'_>, n: usize, out: &mut [f32]) -> Result<(), EngineError> {
+        let found = match pixels {
+            Pixels::Numbers(numbers) => numbers.len(),
+            Pixels::Bytes { crops, .. } => crops.len(),
+        };
+        check_length("pixels", n * self.pixels(), found)?;
         check_length("image embeddings", n * self.width, out.len())?;
         if n == 0 {
             return Ok(());
         }
         let _session = Session::enter()?;
-        let embeddings = self.tower.forward(self.input(pixels, n)?, &Pooled::First)?;
+        let embeddings = match pixels {
+            Pixels::Numbers(numbers) => {
+                self.forward(Picture::Numbers(self.numbers(numbers, n)?))?
+            }
+            Pixels::Bytes { crops, scale, shift } => {
+                let device = self.tower.placement().device();
+                let side = int(self.image_size());
+                let shape = [int(n), side, side, 3];
+                let crops =
+                    borrowed(crops, &shape, Kind::Uint8, |crops| Ok(crops.f_to_device(device)?))?;
+                let factor = |values: [f32; 3]| {
+                    Tensor::f_from_slice(&values)?.f_view([3, 1, 1])?.f_to_device(device)
+                };
+                let (scale, shift) = (factor(scale)?, factor(shift)?);
+                self.forward(Picture::Bytes { crops, scale, shift })?
+            }
+        };
         Ok(embeddings.f_copy_data(out, n * self.width)?)
     }
 
-    fn input(&self, pixels: &[f32], n: usize) -> Result<Tensor, EngineError> {
+    fn forward(&self, pictures: Picture) -> Result<Tensor, EngineError> {
+        self.tower.forward(Source::Pictures(pictures), &Pooled::First)
+    }
+
+    fn numbers(&self, pixels: &[f32], n: usize) -> Result<Tensor, EngineError> {
         let side = int(self.image_size());
-        Ok(Tensor::f_from_slice(pixels)?.f_view([int(n), 3, side, side])?)
+        let pictures = Tensor::f_from_slice(pixels)?.f_view([int(n), 3, side, side])?;
+        Ok(pictures.f_to_device(self.tower.placement().device())?)
     }
 
     /// What each layer but the head makes of all tokens.
     #[cfg(test)]
     pub(crate) fn trace(&self, pixels: &[f32], n: usize) -> Result<Vec<Tensor>, EngineError> {
         let _session = Session::enter()?;
-        self.tower.trace(self.input(pixels, n)?)
+        self.tower.trace(Source::Pictures(Picture::Numbers(self.numbers(pixels, n)?)))
     }
 }

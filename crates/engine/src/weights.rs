@@ -2,13 +2,13 @@
 
 use std::ops::Deref;
 
-use orchestrator_model::{Element, ModelFolder};
+use orchestrator_model::{Element, ModelFolder, StoredTensor};
 use orchestrator_types::Precision;
 use tch::{Kind, Tensor};
 
 use crate::{
-    EngineError,
-    error::check_length,
+    EngineError, Placement,
+    borrowed::borrowed,
     layers::{Linear, Norm},
 };
 
@@ -17,13 +17,6 @@ use crate::{
 /// `tch::Tensor` is `Send` and not `Sync`; each compute thread therefore owns clones of its own.
 #[derive(Debug)]
 pub(crate) struct Weight(Tensor);
-
-impl Weight {
-    /// The numbers times a factor, in place of the old ones; for use while loading only.
-    pub(crate) fn scaled(mut self, factor: f64) -> Result<Self, EngineError> {
-        Ok(Self(self.0.f_mul_scalar_(factor)?))
-    }
-}
 
 impl Clone for Weight {
     fn clone(&self) -> Self {
@@ -45,27 +38,81 @@ impl From<Tensor> for Weight {
     }
 }
 
-/// Reads the tensors of a checked folder as fp32.
+/// Places the tensors of a checked folder on a device, in a precision.
 pub(crate) struct Reader<'a> {
     pub folder: &'a ModelFolder,
+    pub placement: Placement,
 }
 
 impl Reader<'_> {
-    /// The tensor of this name. Numbers go from the page cache into the tensor; half precisions
-    /// are widened from a short-lived copy of that one tensor.
+    /// The tensor of this name, in the tower's precision.
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor, EngineError> {
-        let stored =
+        self.placed(name, kind(self.placement.precision)?)
+    }
+
+    /// The tensor of this name in single precision, for arithmetic before it is rounded.
+    fn single(&self, name: &str) -> Result<Tensor, EngineError> {
+        self.placed(name, Kind::Float)
+    }
+
+    /// Rounds to the tower's precision.
+    fn rounded(&self, tensor: &Tensor) -> Result<Tensor, EngineError> {
+        Ok(tensor.f_to_kind(kind(self.placement.precision)?)?)
+    }
+
+    /// Numbers go from the page cache to where they stay; there is no copy in between on the host.
+    fn placed(&self, name: &str, kind: Kind) -> Result<Tensor, EngineError> {
+        let device = self.placement.device();
+        self.with_stored(name, |stored| match device {
+            tch::Device::Cpu => Ok(stored.f_to_device_(device, kind, false, true)?),
+            // The bytes cross as they are stored and are converted there: libtorch would convert on
+            // the host, into a second copy of the weights.
+            _ => Ok(stored.f_to_device(device)?.f_totype(kind)?),
+        })
+    }
+
+    fn with_stored<T>(
+        &self,
+        name: &str,
+        use_it: impl FnOnce(&Tensor) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let StoredTensor { shape, element, bytes, .. } =
             self.folder.stored(name).expect("the folder was checked against its own config");
-        let shape: Vec<i64> = stored.shape.iter().map(|&size| int(size)).collect();
-        let kind = match stored.element {
+        let kind = match element {
             Element::F32 => Kind::Float,
             Element::F16 => Kind::Half,
             Element::Bf16 => Kind::BFloat16,
         };
-        // tch copies as many bytes as the shape says, without a look at the slice's length.
-        let elements: usize = stored.shape.iter().product();
-        check_length("tensor bytes", elements * kind.elt_size_in_bytes(), stored.bytes.len())?;
-        Ok(Tensor::f_from_data_size(stored.bytes, &shape, kind)?.f_to_kind(Kind::Float)?)
+        let shape: Vec<i64> = shape.iter().map(|&size| int(size)).collect();
+        borrowed(bytes, &shape, kind, use_it)
+    }
+
+    /// The first and second linear layer of a perceptron, the first multiplied by `factor` and the
+    /// second divided by it; in single precision, before they are rounded.
+    pub(crate) fn scaled_pair(
+        &self,
+        [first, second]: [&str; 2],
+        factor: f64,
+    ) -> Result<[Linear; 2], EngineError> {
+        let scaled = |name: &str, part: &str, factor: f64| -> Result<Weight, EngineError> {
+            let scaled = self.single(&format!("{name}.{part}"))?.f_mul_scalar_(factor)?;
+            Ok(Weight(self.rounded(&scaled)?))
+        };
+        let bias = self.weight(&format!("{second}.bias"))?;
+        Ok([
+            Linear {
+                weight: scaled(first, "weight", factor)?,
+                bias: scaled(first, "bias", factor)?,
+            },
+            Linear { weight: scaled(second, "weight", 1.0 / factor)?, bias },
+        ])
+    }
+
+    /// Tensors of one kind below each other, in the tower's precision.
+    pub(crate) fn stacked(&self, names: &[String]) -> Result<Weight, EngineError> {
+        let parts: Vec<Tensor> =
+            names.iter().map(|name| self.tensor(name)).collect::<Result<_, _>>()?;
+        Ok(Weight(Tensor::f_cat(&parts, 0)?))
     }
 
     /// `<name>.weight` and `<name>.bias` of a layer norm.
@@ -90,9 +137,14 @@ impl Reader<'_> {
     }
 }
 
-/// Refuses what is not built yet.
-pub(crate) fn check_precision(precision: Precision) -> Result<(), EngineError> {
-    if precision == Precision::Fp32 { Ok(()) } else { Err(EngineError::Precision(precision)) }
+/// A precision as libtorch names it. Refuses what is not built yet.
+pub(crate) const fn kind(precision: Precision) -> Result<Kind, EngineError> {
+    match precision {
+        Precision::Fp32 => Ok(Kind::Float),
+        Precision::Fp16 => Ok(Kind::Half),
+        Precision::Bf16 => Ok(Kind::BFloat16),
+        Precision::Int8 => Err(EngineError::Precision(precision)),
+    }
 }
 
 /// A size as libtorch takes it.

@@ -29,6 +29,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("orchestrator-spec", Decisions),
     ("orchestrator-plan", Decisions),
     ("orchestrator-ledger", Decisions),
+    ("orchestrator-footprint", Decisions),
     ("orchestrator-run", Decisions),
     ("orchestrator-tasks", Decisions),
     ("orchestrator-report", Decisions),

@@ -3,11 +3,8 @@
 use orchestrator_model::{Activation, Blocks};
 use tch::Tensor;
 
-use super::{Linear, Norm, Pooled};
-use crate::{
-    EngineError,
-    weights::{Reader, Weight},
-};
+use super::{Linear, Norm, Pooled, attention::attention};
+use crate::{Attention, EngineError, weights::Reader};
 
 /// One block.
 #[derive(Clone, Debug)]
@@ -22,6 +19,7 @@ pub(crate) struct Block {
     fc2: Linear,
     heads: i64,
     causal: bool,
+    attention: Attention,
 }
 
 /// QuickGELU's constant.
@@ -37,7 +35,7 @@ impl Block {
         causal: bool,
     ) -> Result<Self, EngineError> {
         let name = |part: &str| format!("{prefix}.encoder.layers.{index}.{part}");
-        let (fc1, fc2) = perceptron(reader, &name, blocks.activation)?;
+        let [fc1, fc2] = perceptron(reader, &name, blocks.activation)?;
         Ok(Self {
             norm1: reader.norm(&name("layer_norm1"), blocks.epsilon)?,
             qkv: qkv(reader, &name)?,
@@ -48,15 +46,26 @@ impl Block {
             fc2,
             heads: i64::from(blocks.heads),
             causal,
+            attention: reader.placement.attention,
         })
     }
 
-    /// All tokens: `[n, tokens, width]` → the same.
-    pub(crate) fn forward(&self, hidden: Tensor) -> Result<Tensor, EngineError> {
-        let normed = self.norm1.forward(&hidden)?;
-        let [query, key, value] = self.split_heads(&self.qkv.forward(&normed)?)?;
-        let attended = attention(&query, &key, &value, None, self.causal)?;
-        self.finish(hidden, &attended)
+    /// All tokens, in place: `[n, tokens, width]`. `rows` sequences at a time, so that temporaries
+    /// are bounded by them and not by `n`.
+    pub(crate) fn forward(&self, hidden: &Tensor, rows: i64) -> Result<(), EngineError> {
+        for mut part in parts(hidden, rows)? {
+            let attended = {
+                let [query, key, value] =
+                    self.split_heads(&self.qkv.forward(&self.norm1.forward(&part)?)?)?;
+                attention(self.attention, [&query, &key, &value], None, self.causal)?
+            };
+            let projected = self.out.forward(&attended)?;
+            drop(attended);
+            drop(part.f_add_(&projected)?);
+            drop(projected);
+            self.perceptron(&mut part)?;
+        }
+        Ok(())
     }
 
     /// The pooled token of each sequence alone: `[n, tokens, width]` → `[n, width]`.
@@ -64,19 +73,32 @@ impl Block {
     /// For the last block: nobody reads what it makes of the other tokens, which serve as keys and
     /// values only. Same mathematics as [`forward`](Self::forward) followed by a pick, for one
     /// sixth of the work.
-    #[expect(clippy::needless_pass_by_value, reason = "overwrites what it is given")]
     pub(crate) fn forward_pooled(
         &self,
-        hidden: Tensor,
+        hidden: &Tensor,
         pooled: &Pooled,
+        rows: i64,
     ) -> Result<Tensor, EngineError> {
         let width = self.out.weight.size()[0];
-        let normed = self.norm1.forward(&hidden)?;
-        let [key, value] = self.split_heads(&self.qkv.rows(width, 2 * width)?.forward(&normed)?)?;
-        let query = self.qkv.rows(0, width)?.forward(&pooled.pick(&normed)?)?;
-        let [query] = self.split_heads(&query.f_unsqueeze(1)?)?;
-        let attended = attention(&query, &key, &value, pooled.visible(), false)?;
-        self.finish(pooled.pick(&hidden)?, &attended.f_squeeze_dim(1)?)
+        let picked = pooled.pick(hidden)?.f_contiguous()?;
+        let mut start = 0;
+        for (part, mut own) in parts(hidden, rows)?.zip(parts(&picked, rows)?) {
+            let pooled = pooled.part(start, part.size()[0])?;
+            start += part.size()[0];
+            let attended = {
+                let normed = self.norm1.forward(&part)?;
+                let fused = self.qkv.rows(width, 2 * width)?.forward(&normed)?;
+                let [key, value] = self.split_heads(&fused)?;
+                let query = self.qkv.rows(0, width)?.forward(&pooled.pick(&normed)?)?;
+                drop(normed);
+                let [query] = self.split_heads(&query.f_unsqueeze(1)?)?;
+                attention(self.attention, [&query, &key, &value], pooled.visible(), false)?
+            };
+            drop(own.f_add_(&self.out.forward(&attended.f_squeeze_dim(1)?)?)?);
+            drop(attended);
+            self.perceptron(&mut own)?;
+        }
+        Ok(picked)
     }
 
     /// `[n, tokens, N × width]` → N views `[n, heads, tokens, width of a head]`.
@@ -90,40 +112,33 @@ impl Block {
         Ok(split.try_into().expect("the first axis has N parts"))
     }
 
-    /// What follows attention, on any shape `[…, width]`.
-    fn finish(&self, mut hidden: Tensor, attended: &Tensor) -> Result<Tensor, EngineError> {
-        let mut hidden = hidden.f_add_(&self.out.forward(attended)?)?;
-        let mut inner = self.fc1.forward(&self.norm2.forward(&hidden)?)?;
+    /// What follows attention, in place, on any shape `[…, width]`.
+    fn perceptron(&self, hidden: &mut Tensor) -> Result<(), EngineError> {
+        let mut inner = self.fc1.forward(&self.norm2.forward(hidden)?)?;
         let inner = match self.activation {
             Activation::QuickGelu => inner.f_silu_()?,
             Activation::Gelu => inner.f_gelu_("none")?,
             Activation::GeluTanh => inner.f_gelu_("tanh")?,
         };
-        Ok(hidden.f_add_(&self.fc2.forward(&inner)?)?)
+        let out = self.fc2.forward(&inner)?;
+        drop(hidden.f_add_(&out)?);
+        Ok(())
     }
 }
 
-/// `[n, heads, queries, head]` and keys and values `[n, heads, tokens, head]` →
-/// `[n, queries, width]`.
-fn attention(
-    query: &Tensor,
-    key: &Tensor,
-    value: &Tensor,
-    visible: Option<&Tensor>,
-    causal: bool,
-) -> Result<Tensor, EngineError> {
-    let heads = Tensor::f_scaled_dot_product_attention(
-        query, key, value, visible, 0.0, causal, None, false,
-    )?;
-    Ok(heads.f_transpose(1, 2)?.f_flatten(2, 3)?)
+/// Views of `rows` rows each.
+fn parts(
+    tensor: &Tensor,
+    rows: i64,
+) -> Result<impl Iterator<Item = Tensor> + use<>, EngineError> {
+    Ok(tensor.f_split(rows.max(1), 0)?.into_iter())
 }
 
 fn qkv(reader: &Reader<'_>, name: &impl Fn(&str) -> String) -> Result<Linear, EngineError> {
-    let fused = |part: &str| -> Result<Weight, EngineError> {
-        let parts = ["q_proj", "k_proj", "v_proj"]
-            .map(|projection| reader.tensor(&name(&format!("self_attn.{projection}.{part}"))));
-        let [query, key, value] = parts;
-        Ok(Tensor::f_cat(&[query?, key?, value?], 0)?.into())
+    let fused = |part: &str| {
+        let names = ["q_proj", "k_proj", "v_proj"]
+            .map(|projection| name(&format!("self_attn.{projection}.{part}")));
+        reader.stacked(&names)
     };
     Ok(Linear { weight: fused("weight")?, bias: fused("bias")? })
 }
@@ -134,13 +149,12 @@ fn perceptron(
     reader: &Reader<'_>,
     name: &impl Fn(&str) -> String,
     activation: Activation,
-) -> Result<(Linear, Linear), EngineError> {
-    let (fc1, fc2) = (reader.linear(&name("mlp.fc1"))?, reader.linear(&name("mlp.fc2"))?);
-    Ok(match activation {
-        Activation::QuickGelu => (
-            Linear { weight: fc1.weight.scaled(QUICK)?, bias: fc1.bias.scaled(QUICK)? },
-            Linear { weight: fc2.weight.scaled(1.0 / QUICK)?, bias: fc2.bias },
-        ),
-        Activation::Gelu | Activation::GeluTanh => (fc1, fc2),
-    })
+) -> Result<[Linear; 2], EngineError> {
+    let [first, second] = [name("mlp.fc1"), name("mlp.fc2")];
+    match activation {
+        Activation::QuickGelu => reader.scaled_pair([&first, &second], QUICK),
+        Activation::Gelu | Activation::GeluTanh => {
+            Ok([reader.linear(&first)?, reader.linear(&second)?])
+        }
+    }
 }

@@ -3,9 +3,9 @@
 use orchestrator_model::VisionTower;
 use tch::Tensor;
 
-use super::Norm;
+use super::{Norm, Picture};
 use crate::{
-    EngineError,
+    EngineError, Placement,
     weights::{Reader, Weight},
 };
 
@@ -61,20 +61,49 @@ impl VisionEmbeddings {
         })
     }
 
-    /// `[n, 3, side, side]` pixels → `[n, tokens, width]`.
+    /// `n` pictures → `[n, tokens, width]`, as many at a time as a block takes.
     ///
     /// Patches do not overlap, so the convolution is a matrix product of rearranged pixels.
-    pub(crate) fn forward(&self, pixels: &Tensor) -> Result<Tensor, EngineError> {
+    pub(crate) fn forward(
+        &self,
+        pictures: &Picture,
+        placement: Placement,
+    ) -> Result<Tensor, EngineError> {
+        let (tokens, n) = (self.grid * self.grid + 1, pictures.len());
+        let rows = placement.chunk_rows(tokens);
+        if n <= rows {
+            return self.part(&pictures.part(0, n)?);
+        }
+        let (kind, device) = (self.base.kind(), self.base.device());
+        let hidden = Tensor::f_empty([n, tokens, self.base.size()[1]], (kind, device))?;
+        for (index, mut place) in hidden.f_split(rows, 0)?.into_iter().enumerate() {
+            let start = rows * i64::try_from(index).expect("fewer parts than pictures");
+            place.f_copy_(&self.part(&pictures.part(start, place.size()[0])?)?)?;
+        }
+        Ok(hidden)
+    }
+
+    /// `[n, 3, side, side]` pixels → `[n, tokens, width]`.
+    fn part(&self, pixels: &Tensor) -> Result<Tensor, EngineError> {
         let (n, channels, ..) = pixels.size4()?;
         let (grid, patch) = (self.grid, self.patch);
-        let whole = pixels.f_narrow(2, 0, grid * patch)?.f_narrow(3, 0, grid * patch)?;
-        let rows = whole
-            .f_reshape([n, channels, grid, patch, grid, patch])?
-            .f_permute([0, 2, 4, 1, 3, 5])?
-            .f_reshape([n, grid * grid, channels * patch * patch])?;
-        let patches = rows.f_linear(&self.patches, None::<&Tensor>)?;
-        let hidden = self.base.f_unsqueeze(0)?.f_repeat([n, 1, 1])?;
-        drop(hidden.f_narrow(1, 1, grid * grid)?.f_add_(&patches)?);
+        let hidden = {
+            let patches = {
+                let whole = pixels
+                    .f_to_kind(self.base.kind())?
+                    .f_narrow(2, 0, grid * patch)?
+                    .f_narrow(3, 0, grid * patch)?;
+                let rows = whole
+                    .f_reshape([n, channels, grid, patch, grid, patch])?
+                    .f_permute([0, 2, 4, 1, 3, 5])?
+                    .f_reshape([n, grid * grid, channels * patch * patch])?;
+                drop(whole);
+                rows.f_linear(&self.patches, None::<&Tensor>)?
+            };
+            let hidden = self.base.f_unsqueeze(0)?.f_repeat([n, 1, 1])?;
+            drop(hidden.f_narrow(1, 1, grid * grid)?.f_add_(&patches)?);
+            hidden
+        };
         self.norm.forward(&hidden)
     }
 }

@@ -1,6 +1,6 @@
 //! The last layer of a tower: pooled hidden states as embeddings.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Norm;
 use crate::{
@@ -28,8 +28,9 @@ impl Head {
 
     /// `[n, width]` → `[n, embedding width]`, each of Euclidean length one.
     pub(crate) fn forward(&self, pooled: &Tensor) -> Result<Tensor, EngineError> {
-        let mut features =
-            self.norm.forward(pooled)?.f_linear(&self.projection, None::<&Tensor>)?;
+        let features = self.norm.forward(pooled)?.f_linear(&self.projection, None::<&Tensor>)?;
+        // The length is a sum of squares: in single precision whatever the tower computes in.
+        let mut features = features.f_to_kind(Kind::Float)?;
         let length = features.f_norm_scalaropt_dim(2.0, [-1_i64].as_slice(), true)?;
         Ok(features.f_div_(&length)?)
     }
