@@ -2,13 +2,18 @@
 
 use std::{env, path::PathBuf};
 
+const SOURCES: [&str; 3] = ["cpp/shim.cpp", "cpp/allocator.cpp", "cpp/host_allocator.cpp"];
+
 fn main() {
-    println!("cargo::rerun-if-changed=cpp/shim.cpp");
+    println!("cargo::rerun-if-changed=cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
     // Printed by torch-sys's own build script, for direct dependents only.
     let lib =
         env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch's lib folder is");
     let include = PathBuf::from(&lib).join("../include");
+    // Where NVIDIA's wheels lie beside libtorch's; the shim does without if there is none.
+    let cuda = PathBuf::from(&lib).join("../../nvidia/cu13/include");
+    println!("cargo::rerun-if-changed={}", cuda.display());
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -18,7 +23,9 @@ fn main() {
         // Warnings inside libtorch's headers are not ours to mend.
         .flag("-isystem")
         .flag(include.to_str().expect("cargo passes paths as UTF-8"))
-        .file("cpp/shim.cpp")
+        .flag("-isystem")
+        .flag(cuda.to_str().expect("cargo passes paths as UTF-8"))
+        .files(SOURCES)
         .compile("orchestrator_torch_shim");
     println!("cargo::rustc-link-search=native={lib}");
     println!("cargo::rustc-link-lib=torch_cpu");

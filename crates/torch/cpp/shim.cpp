@@ -2,10 +2,10 @@
 // another code, and no C++ exception leaves this file. Needs no CUDA header, so that one build
 // serves machines with and without a GPU.
 
+#include "shim.hpp"
+
 #include <dlfcn.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
 #include <ATen/DeviceAccelerator.h>
@@ -14,30 +14,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/version.h>
 
-namespace {
-
-constexpr int kOk = 0;
-constexpr int kFailed = 1;
-constexpr int kAbsent = 2;
-
-// `message` holds `capacity` bytes; the text is cut to fit and always ends in zero.
-void say(char* message, std::size_t capacity, const char* text) {
-  std::snprintf(message, capacity, "%s", text);
-}
-
-template <typename Body>
-int guarded(char* message, std::size_t capacity, Body body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    say(message, capacity, error.what());
-  } catch (...) {
-    say(message, capacity, "an exception that is not a std::exception");
-  }
-  return kFailed;
-}
-
-}  // namespace
+using namespace orchestrator;
 
 extern "C" {
 

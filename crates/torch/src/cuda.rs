@@ -2,7 +2,7 @@
 //! starts on machines without a GPU; where there is one, `libtorch_cuda.so` joins at start.
 
 use crate::{
-    TorchError,
+    TorchError, allocator,
     ffi::{ABSENT, OK, call, orchestrator_torch_cuda_load, orchestrator_torch_device_count},
 };
 
@@ -22,8 +22,10 @@ pub enum Loaded {
 }
 
 /// Loads CUDA support. Must come before the first question to libtorch about CUDA, whose answer is
-/// kept. Allocator settings in the environment are read now.
+/// kept. libtorch reads allocator settings in the environment now, and would end the process over
+/// a wrong one: such a one is an error here.
 pub fn load() -> Result<Loaded, TorchError> {
+    allocator::environment()?;
     let (code, error) = call(|message, capacity| {
         // SAFETY: `message` is valid for `capacity` bytes during the call. Loading runs the
         // library's initialisers; it is PyTorch's own and of the version that we link.

@@ -1,4 +1,4 @@
-//! Declarations of `cpp/shim.cpp`, and the one way to call a function that may fail.
+//! Declarations of the shim in `cpp`, and the one way to call a function that may fail.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -30,6 +30,94 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    pub(crate) fn orchestrator_torch_count_cpu(message: *mut c_char, capacity: usize) -> c_int;
+    pub(crate) fn orchestrator_torch_statistics(
+        device: c_int,
+        out: *mut Counts,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_reset_peaks(
+        device: c_int,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_empty_cache(
+        device: c_int,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_free_and_total(
+        device: c_int,
+        free: *mut u64,
+        total: *mut u64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_set_limit(
+        device: c_int,
+        bytes: u64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_limit(
+        device: c_int,
+        bytes: *mut u64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_refuse_once(
+        skip: u64,
+        at_least: u64,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_apply_settings(
+        text: *const c_char,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_initialise(
+        device: c_int,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_synchronise(
+        device: c_int,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_pinned_statistics(
+        active: *mut LevelCounts,
+        allocated: *mut LevelCounts,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_pinned_empty(message: *mut c_char, capacity: usize) -> c_int;
+    pub(crate) fn orchestrator_torch_allow_math_attention(
+        allow: bool,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+}
+
+/// `orchestrator_torch_level` of `cpp/allocator.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LevelCounts {
+    pub(crate) current: u64,
+    pub(crate) peak: u64,
+}
+
+/// `orchestrator_torch_counts` of `cpp/allocator.cpp`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) allocated: LevelCounts,
+    pub(crate) reserved: LevelCounts,
+    pub(crate) ooms: u64,
+    pub(crate) retries: u64,
+    pub(crate) inactive_split_bytes: u64,
 }
 
 /// Runs a function of the shim with room for its message. Gives the code and the message.
@@ -39,6 +127,12 @@ pub(crate) fn call(function: impl FnOnce(*mut c_char, usize) -> c_int) -> (c_int
     let text = CStr::from_bytes_until_nul(&message).map(CStr::to_string_lossy).unwrap_or_default();
     let first = text.split("\nException raised from").next().unwrap_or_default();
     (code, TorchError(first.trim_end().to_owned()))
+}
+
+/// Runs a function of the shim that gives nothing but its success.
+pub(crate) fn done(function: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), TorchError> {
+    let (code, error) = call(function);
+    if code == OK { Ok(()) } else { Err(error) }
 }
 
 pub(crate) fn cpu_kernels() -> Result<String, TorchError> {

@@ -1,18 +1,27 @@
 //! What `tch` lacks of libtorch, as a safe interface: inference mode, loading of CUDA support, the
-//! thread setting of one thread. All unsafe code of the project is here (and one memory map in
+//! thread setting of one thread, the allocators' counts, limits and settings, and which operator
+//! allocates what. All unsafe code of the project is here (and one memory map in
 //! crate `model`).
 //!
-//! Invariant: each function in `cpp/shim.cpp` catches every C++ exception, so that none crosses
+//! Invariant: each function of the shim in `cpp` catches every C++ exception, so that none crosses
 //! into Rust; each safe function here is sound for every caller.
 //!
-//! Absent so far: allocator statistics, quota, streams and traces. Absent on purpose: tensors,
-//! which belong to `engine` through `tch`.
+//! Absent so far: streams. Absent on purpose: tensors, which belong to `engine` through `tch`.
 
+pub mod allocator;
+mod attention;
 pub mod cuda;
+mod device;
 mod ffi;
 mod inference;
+pub mod out_of_memory;
+pub mod pinned;
+#[cfg(test)]
+mod testing;
 mod threads;
 
+pub use attention::allow_math_attention;
+pub use device::{Device, synchronise};
 pub use inference::InferenceMode;
 pub use threads::use_one_thread;
 
