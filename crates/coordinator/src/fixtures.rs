@@ -144,6 +144,8 @@ pub(crate) fn output(assignment: &Assignment) -> (UnitResult, Vec<u8>) {
             weights_bytes: ByteCount::mib(7),
         },
         samples: samples.then(|| Digest::of(b"samples")),
+        account: None,
+        rows_per_dispatch: 0,
     };
     (result, bytes)
 }

@@ -70,7 +70,7 @@ struct Executor {
 impl Executor {
     fn run(&mut self, job: Job) {
         let Job { assignment, updates } = job;
-        let Assignment { run, unit, token, work } = assignment;
+        let Assignment { run, unit, token, work, memory: _ } = assignment;
         let _span = info_span!("attempt", %run, %unit, %token).entered();
         let attempt = Attempt::new(updates);
         let outcome = guarded(|| self.carry_out(&work, &attempt));
@@ -130,6 +130,8 @@ impl Executor {
             cached: product.cached,
             reading,
             samples: product.samples,
+            account: None,
+            rows_per_dispatch: 0,
         })
     }
 }

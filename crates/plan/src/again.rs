@@ -127,6 +127,7 @@ mod tests {
             trials: Vec::new(),
             units: Vec::new(),
             reasons: Vec::new(),
+            memory: orchestrator_types::MemoryTerms::default(),
         }
     }
 

@@ -101,5 +101,6 @@ pub fn plan(
         trials: planned,
         units: builder.into_units(),
         reasons,
+        memory: evaluation.memory.clone(),
     })
 }

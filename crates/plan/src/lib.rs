@@ -29,7 +29,7 @@ pub use work::{
 
 use std::ops::Range;
 
-use orchestrator_types::{Digest, Precision, TrialId, UnitId};
+use orchestrator_types::{Digest, MemoryTerms, Precision, TrialId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// Name and version of the document that a plan is written as.
@@ -50,6 +50,10 @@ pub struct Plan {
     pub units: Vec<Unit>,
     /// Decisions worth telling, in the order in which they were made.
     pub reasons: Vec<String>,
+    /// The evaluation's terms, which travel with every assignment. Plans of before they existed
+    /// have none.
+    #[serde(default)]
+    pub memory: MemoryTerms,
 }
 
 /// One point of the sweep.

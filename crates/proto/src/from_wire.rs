@@ -1,5 +1,6 @@
 //! Wire → domain. Refuses what is missing, unknown or malformed, and names the field.
 
+use orchestrator_ledger::Account;
 use orchestrator_plan::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
     TextSet,
@@ -9,8 +10,8 @@ use orchestrator_run::{
     Timing, UnitResult,
 };
 use orchestrator_types::{
-    ByteCount, Component, Digest, FailureClass, FencingToken, NodeName, Precision, SampleId, Shard,
-    UnitId,
+    ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms, NodeName, OnOom,
+    Precision, SampleId, Shard, UnitId,
 };
 
 use crate::{Refusal, RefusalCode, v1};
@@ -261,7 +262,7 @@ impl TryFrom<v1::Assignment> for Assignment {
     type Error = InvalidMessage;
 
     fn try_from(assignment: v1::Assignment) -> Parsed<Self> {
-        let v1::Assignment { run, unit, token, work } = assignment;
+        let v1::Assignment { run, unit, token, work, memory } = assignment;
         let work = match present(work, "work")? {
             v1::assignment::Work::EncodeTexts(work) => AssignedWork::EncodeTexts(work.try_into()?),
             v1::assignment::Work::EncodeImages(work) => {
@@ -274,8 +275,42 @@ impl TryFrom<v1::Assignment> for Assignment {
             unit: UnitId(unit),
             token: FencingToken(token),
             work,
+            memory: present(memory, "memory")?.try_into()?,
         })
     }
+}
+
+impl TryFrom<v1::OnOom> for OnOom {
+    type Error = InvalidMessage;
+
+    fn try_from(on_oom: v1::OnOom) -> Parsed<Self> {
+        match on_oom {
+            v1::OnOom::Unspecified => unspecified("on_oom"),
+            v1::OnOom::Fail => Ok(Self::Fail),
+            v1::OnOom::Split => Ok(Self::Split),
+        }
+    }
+}
+
+impl TryFrom<v1::MemoryTerms> for MemoryTerms {
+    type Error = InvalidMessage;
+
+    fn try_from(terms: v1::MemoryTerms) -> Parsed<Self> {
+        let v1::MemoryTerms { quota_bytes, on_oom, allocator } = terms;
+        Ok(Self {
+            quota: quota_bytes.map(ByteCount::bytes),
+            on_oom: known::<v1::OnOom>(on_oom, "on_oom")?.try_into()?,
+            allocator,
+        })
+    }
+}
+
+fn account(json: &[u8]) -> Parsed<Option<Account>> {
+    if json.is_empty() {
+        return Ok(None);
+    }
+    let read = serde_json::from_slice(json).map(Some);
+    read.map_err(|error| InvalidMessage::new("account", format!("unreadable: {error}")))
 }
 
 impl TryFrom<v1::UnitResult> for UnitResult {
@@ -292,6 +327,8 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             cached,
             reading,
             inputs,
+            account_json,
+            rows_per_dispatch,
         } = result;
         let v1::InputDigests { samples } = inputs.unwrap_or_default();
         let blob = Blob {
@@ -312,6 +349,8 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             } else {
                 Some(digest(&samples, "digest of the samples")?)
             },
+            account: account(&account_json)?,
+            rows_per_dispatch,
         })
     }
 }

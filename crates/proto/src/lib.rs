@@ -33,7 +33,7 @@ pub mod domain {
 }
 
 /// Version of the messages and of their meaning. Both sides must be equal.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Generated from `proto/orchestrator/v1`.
 pub mod v1 {

@@ -1,5 +1,9 @@
 //! What crosses the wire comes back equal; what is malformed is refused by the field's name.
 
+use orchestrator_ledger::{
+    Account, Breach, ForecastReading, Holder, HostReading, Owner, PhaseReading, PhaseReadings,
+    Sample,
+};
 use orchestrator_plan::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SourceKind, TextSet,
 };
@@ -8,7 +12,8 @@ use orchestrator_run::{
     UnitResult,
 };
 use orchestrator_types::{
-    ByteCount, Digest, FencingToken, Precision, RunId, SampleId, Shard, UnitId,
+    ByteCount, Component, DeviceId, Digest, FencingToken, MemoryTerms, OnOom, Phase, Precision,
+    RunId, SampleId, Shard, UnitId,
 };
 use proptest::prelude::*;
 use tonic::Status;
@@ -95,15 +100,93 @@ fn work() -> impl Strategy<Value = AssignedWork> {
     prop_oneof![encode_texts, encode_images, rank]
 }
 
+fn memory() -> impl Strategy<Value = MemoryTerms> {
+    let on_oom = prop::sample::select(vec![OnOom::Fail, OnOom::Split]);
+    let quota = prop::option::of(any::<u64>().prop_map(ByteCount::bytes));
+    (quota, on_oom, prop::option::of("[a-z:,]{1,20}"))
+        .prop_map(|(quota, on_oom, allocator)| MemoryTerms { quota, on_oom, allocator })
+}
+
+/// An account in which every field says something, made from a few numbers.
+fn account() -> impl Strategy<Value = Account> {
+    (any::<[u64; 4]>(), prop::option::of(any::<u64>()), any::<i64>()).prop_map(
+        |(numbers, maybe, at)| {
+            let [one, two, three, four] = numbers.map(ByteCount::bytes);
+            let maybe = maybe.map(ByteCount::bytes);
+            let phase = PhaseReading {
+                seconds: 0.25,
+                allocated_peak_bytes: one,
+                reserved_peak_bytes: two,
+                device_peak_bytes: maybe,
+                host_peak_bytes: three,
+            };
+            Account {
+                started_at_unix_ms: at,
+                device: DeviceId::Gpu("GPU-1".into()),
+                quota_bytes: four,
+                allocator: "native, expandable_segments:True".into(),
+                baseline_bytes: maybe,
+                weights_bytes: one,
+                predicted_peak_bytes: two,
+                allocated_peak_bytes: three,
+                reserved_peak_bytes: four,
+                device_peak_bytes: maybe,
+                outside_allocator_bytes: maybe,
+                host: HostReading {
+                    resident_bytes: one,
+                    pinned_bytes: two,
+                    cgroup_limit_bytes: maybe,
+                    ..HostReading::default()
+                },
+                fragmentation: maybe.map(|_| 0.125),
+                ooms: one.as_u64(),
+                retries: two.as_u64(),
+                splits: three.as_u64(),
+                phases: PhaseReadings { load: phase, warm_up: phase, run: phase },
+                forecasts: vec![ForecastReading {
+                    component: Component::Vision,
+                    model: "tiny".into(),
+                    precision: Precision::Bf16,
+                    rows: 32,
+                    tokens: 50,
+                    predicted_bytes: one,
+                    measured_bytes: maybe,
+                    probes: 3,
+                    reason: "the knee".into(),
+                }],
+                holders: vec![Holder { owner: Owner::ScoreTiles, bytes: two }],
+                breaches: vec![Breach {
+                    at_unix_ms: at,
+                    quota_bytes: one,
+                    used_bytes: two,
+                    by: "others".into(),
+                }],
+                samples: vec![Sample {
+                    at_unix_ms: at,
+                    phase: Phase::WarmUp,
+                    allocated_bytes: one,
+                    reserved_bytes: two,
+                    device_bytes: maybe,
+                    leased_bytes: three,
+                    resident_bytes: four,
+                    anonymous_bytes: one,
+                    mapped_bytes: two,
+                    cgroup_used_bytes: maybe,
+                }],
+            }
+        },
+    )
+}
+
 fn run_id() -> RunId {
     "01jdzs2v6m0000000000000000".parse().expect("a legal run id")
 }
 
 proptest! {
     #[test]
-    fn assignments_cross_the_wire(work in work(), unit: u32, token: u64) {
-        let sent =
-            Assignment { run: run_id(), unit: UnitId(unit), token: FencingToken(token), work };
+    fn assignments_cross_the_wire(work in work(), memory in memory(), unit: u32, token: u64) {
+        let (unit, token) = (UnitId(unit), FencingToken(token));
+        let sent = Assignment { run: run_id(), unit, token, work, memory };
         let received = Assignment::try_from(v1::Assignment::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));
     }
@@ -115,6 +198,8 @@ proptest! {
         partial in ".{0,40}",
         samples in prop::collection::vec((any::<u32>(), ".{0,9}", ".{0,9}"), 0..3),
         cached: bool,
+        account in prop::option::of(account()),
+        rows_per_dispatch: u32,
     ) {
         let quarantined = samples
             .into_iter()
@@ -135,6 +220,8 @@ proptest! {
                 weights_bytes: ByteCount::bytes(weights),
             },
             samples: digests.1,
+            account,
+            rows_per_dispatch,
         };
         let received = UnitResult::try_from(v1::UnitResult::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));
@@ -155,8 +242,34 @@ fn malformed_messages_are_refused_by_field() {
     let model = v1::Model { weights_digest: vec![1; 31], ..Default::default() };
     let bad_digest = v1::EncodeImages { batch: 1, tile: 1, model: Some(model), ..no_tile };
     assert_eq!(refused(images(bad_digest)), "weights digest is 31 bytes long, not 32");
+    let rank = v1::Rank {
+        dataset: Some(v1::Dataset {
+            name: "set".into(),
+            source: Some(v1::dataset::Source::Captions(v1::Captions { file: "f".into() })),
+            manifest_digest: vec![1; 32],
+        }),
+        texts: 1,
+        direction: 1,
+        queries: Some(v1::Shard::default()),
+        ..Default::default()
+    };
+    let ranking = v1::Assignment { work: Some(v1::assignment::Work::Rank(rank)), ..empty.clone() };
+    assert_eq!(refused(ranking.clone()), "memory is missing");
+    let memory = Some(v1::MemoryTerms::default());
+    assert_eq!(refused(v1::Assignment { memory, ..ranking }), "on_oom is unspecified");
     let path = v1::Assignment { run: "../etc".into(), ..images(v1::EncodeImages::default()) };
     assert!(Assignment::try_from(path).is_err());
+}
+
+#[test]
+fn an_account_that_cannot_be_read_is_refused() {
+    let result = v1::UnitResult {
+        blob_digest: vec![1; 32],
+        account_json: b"{}".to_vec(),
+        ..Default::default()
+    };
+    let message = UnitResult::try_from(result).unwrap_err().to_string();
+    assert!(message.starts_with("account is unreadable: missing field"), "{message}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Domain → wire. Total: every domain value has a message.
 
+use orchestrator_ledger::Account;
 use orchestrator_plan::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
     TextSet,
@@ -8,7 +9,9 @@ use orchestrator_run::{
     AssignedRank, AssignedWork, Assignment, ExecutorReading, QuarantinedSample, RunState, Timing,
     UnitResult,
 };
-use orchestrator_types::{Component, FailureClass, Precision, Shard};
+use orchestrator_types::{
+    ByteCount, Component, FailureClass, MemoryTerms, OnOom, Precision, Shard,
+};
 
 use crate::v1;
 
@@ -168,20 +171,58 @@ impl From<AssignedRank> for v1::Rank {
 }
 
 impl From<Assignment> for v1::Assignment {
-    fn from(Assignment { run, unit, token, work }: Assignment) -> Self {
+    fn from(Assignment { run, unit, token, work, memory }: Assignment) -> Self {
         let work = match work {
             AssignedWork::EncodeTexts(work) => v1::assignment::Work::EncodeTexts(work.into()),
             AssignedWork::EncodeImages(work) => v1::assignment::Work::EncodeImages(work.into()),
             AssignedWork::Rank(work) => v1::assignment::Work::Rank(work.into()),
         };
-        Self { run: run.into(), unit: unit.0, token: token.0, work: Some(work) }
+        Self {
+            run: run.into(),
+            unit: unit.0,
+            token: token.0,
+            work: Some(work),
+            memory: Some(memory.into()),
+        }
+    }
+}
+
+impl From<OnOom> for v1::OnOom {
+    fn from(on_oom: OnOom) -> Self {
+        match on_oom {
+            OnOom::Fail => Self::Fail,
+            OnOom::Split => Self::Split,
+        }
+    }
+}
+
+impl From<MemoryTerms> for v1::MemoryTerms {
+    fn from(MemoryTerms { quota, on_oom, allocator }: MemoryTerms) -> Self {
+        Self {
+            quota_bytes: quota.map(ByteCount::as_u64),
+            on_oom: v1::OnOom::from(on_oom).into(),
+            allocator,
+        }
     }
 }
 
 impl From<UnitResult> for v1::UnitResult {
     fn from(result: UnitResult) -> Self {
-        let UnitResult { rows, blob, partial, quarantined, timing, cached, reading, samples } =
-            result;
+        let UnitResult {
+            rows,
+            blob,
+            partial,
+            quarantined,
+            timing,
+            cached,
+            reading,
+            samples,
+            account,
+            rows_per_dispatch,
+        } = result;
+        let json = |account: Account| {
+            serde_json::to_vec(&account).expect("an account is always valid JSON")
+        };
         Self {
             rows,
             blob_digest: blob.digest.as_bytes().to_vec(),
@@ -194,6 +235,8 @@ impl From<UnitResult> for v1::UnitResult {
             inputs: Some(v1::InputDigests {
                 samples: samples.map_or_else(Vec::new, |digest| digest.as_bytes().to_vec()),
             }),
+            account_json: account.map_or_else(Vec::new, json),
+            rows_per_dispatch,
         }
     }
 }

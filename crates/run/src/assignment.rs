@@ -1,7 +1,10 @@
 //! What an executor is given, and what it gives back.
 
+use orchestrator_ledger::Account;
 use orchestrator_plan::{DatasetSource, Direction, EncodeImages, EncodeTexts, TextSet};
-use orchestrator_types::{ByteCount, Digest, FencingToken, RunId, SampleId, Shard, UnitId};
+use orchestrator_types::{
+    ByteCount, Digest, FencingToken, MemoryTerms, RunId, SampleId, Shard, UnitId,
+};
 use serde::{Deserialize, Serialize};
 
 /// One attempt of one unit, self-contained: an executor needs nothing else but its inputs' bytes.
@@ -15,6 +18,8 @@ pub struct Assignment {
     pub token: FencingToken,
     /// What to compute.
     pub work: AssignedWork,
+    /// How much memory it may use, and what follows when it is refused.
+    pub memory: MemoryTerms,
 }
 
 /// A unit's work with its inputs named by content instead of by unit.
@@ -73,6 +78,12 @@ pub struct UnitResult {
     pub reading: ExecutorReading,
     /// Digest over the bytes of the samples that were read; encodings of images only.
     pub samples: Option<Digest>,
+    /// The executor's account of its memory. Results of before it existed have none.
+    #[serde(default)]
+    pub account: Option<Account>,
+    /// Rows that went through the tower at once; 0 where no tower was asked.
+    #[serde(default)]
+    pub rows_per_dispatch: u32,
 }
 
 /// Bytes stored by their content.

@@ -7,7 +7,8 @@ use orchestrator_plan::{
     SourceKind, TextSet, Unit, UnitRange, Work,
 };
 use orchestrator_types::{
-    ByteCount, Component, Digest, FailureClass, FencingToken, Precision, SessionId, Shard, UnitId,
+    ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms, Precision, SessionId,
+    Shard, UnitId,
 };
 use proptest::prelude::*;
 
@@ -79,6 +80,7 @@ fn plan(images: u32) -> Arc<Plan> {
         trials: Vec::new(),
         units,
         reasons: Vec::new(),
+        memory: MemoryTerms::default(),
     })
 }
 
@@ -295,6 +297,8 @@ fn samples(digest: &[u8]) -> UnitResult {
         cached: false,
         reading: ExecutorReading::default(),
         samples: Some(Digest::of(digest)),
+        account: None,
+        rows_per_dispatch: 0,
     }
 }
 

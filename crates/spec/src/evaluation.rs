@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 
 use indexmap::IndexMap;
-use orchestrator_types::{CaptionChoice, DatasetName, Precision, TrialId};
+use orchestrator_types::{CaptionChoice, DatasetName, MemoryTerms, Precision, TrialId};
 use serde::{Deserialize, Serialize};
 
 use crate::Places;
@@ -29,6 +29,9 @@ pub struct Evaluation {
     pub batches: Vec<Batch>,
     /// The axes after the models, in the order in which `sweep` names them.
     pub axes: [Axis; 2],
+    /// How much memory each slice may use. Evaluations of before it existed have no such field.
+    #[serde(default)]
+    pub memory: MemoryTerms,
     /// What a sample that cannot be read does to the run.
     pub on_bad_sample: OnBadSample,
     /// Where the keys stand in the file. Means something only beside that file, so it does not

@@ -24,17 +24,15 @@ const JSONL: Option<&str> =
 
 /// Later issues delete rows.
 pub(crate) const NOT_BUILT: &[NotBuilt] = &[
-    not_built(Topic::Key, "memory", Some("leave it out: each slice uses what its device offers")),
     not_built(
         Topic::Key,
         "accuracy",
-        Some("leave it out: fp32, the only precision so far, loses nothing"),
+        Some("leave it out: sweep precisions and compare their rows of the report"),
     ),
     not_built(Topic::Key, "placement", Some("leave it out: the planner places every component")),
-    not_built(Topic::Precision, "fp16", None),
-    not_built(Topic::Precision, "bf16", None),
     not_built(Topic::Precision, "int8", None),
     not_built(Topic::Precision, "auto", None),
+    not_built(Topic::OnOom, "degrade", Some("use split: it keeps the precision")),
     not_built(Topic::Format, "webdataset", None),
     not_built(Topic::Format, "parquet", None),
     not_built(Topic::Format, "coco", None),
@@ -100,7 +98,14 @@ pub(crate) const ROOT: Shape = Shape::Record(&[
         Shape::Record(SWEEP),
         "Settings to try. The axes multiply in the order in which they stand here, after the \
          models; the last one changes fastest.",
-        "{ precision: [fp32], batch: [32, 256] }",
+        "{ precision: [fp32, bf16], batch: [32, 256] }",
+    ),
+    field(
+        "memory",
+        Need::Default("{}"),
+        Shape::Record(MEMORY),
+        "How much memory each slice may use, and what follows when it is refused.",
+        "{ quota: 2 GiB }",
     ),
     field(
         "on_bad_sample",
@@ -123,9 +128,9 @@ const SWEEP: &[Field] = &[
     field(
         "precision",
         Need::Default("[fp32]"),
-        Shape::List(&word(Topic::Precision, &["fp32"])),
+        Shape::List(&word(Topic::Precision, &["fp32", "fp16", "bf16"])),
         "Number formats to compute in.",
-        "[fp32]",
+        "[fp32, bf16]",
     ),
     field(
         "batch",
@@ -133,6 +138,32 @@ const SWEEP: &[Field] = &[
         Shape::List(&Shape::Word { topic: Topic::Batch, words: &["auto"], or_count: true }),
         "Samples that go through a tower at once; `auto` lets the planner choose.",
         "[32, 256]",
+    ),
+];
+
+const MEMORY: &[Field] = &[
+    field(
+        "quota",
+        Need::Optional,
+        Shape::Bytes,
+        "Ceiling for each slice, with a unit; a slice's own ceiling wins if lower. Without it a \
+         slice uses what its device offers, less a reserve.",
+        "2 GiB",
+    ),
+    field(
+        "on_oom",
+        Need::Default("split"),
+        word(Topic::OnOom, &["split", "fail"]),
+        "Whether a batch that is refused memory is split, or fails its attempt.",
+        "fail",
+    ),
+    field(
+        "allocator",
+        Need::Optional,
+        Shape::Allocator,
+        "Settings of the device's allocator, as PYTORCH_ALLOC_CONF spells them; without it they \
+         are chosen for the device.",
+        "garbage_collection_threshold:0.8,max_split_size_mb:128",
     ),
 ];
 

@@ -7,6 +7,7 @@
 //! The line: `outline` finds places and refuses hostile YAML → `overrides` → `walk` compares with
 //! the shapes of `grammar` and writes defaults in → `parse` reads the typed value.
 
+mod allocator;
 mod as_run;
 mod check;
 mod evaluation;
@@ -26,7 +27,7 @@ pub use as_run::as_run;
 pub use check::{Findings, check};
 pub use evaluation::{Axis, Batch, Dataset, Evaluation, Model, OnBadSample, Task, Trial};
 pub use facts::{DatasetFacts, DatasetKey, DatasetProblem, Facts, ModelFacts, TowerFacts};
-pub use orchestrator_types::CaptionChoice;
+pub use orchestrator_types::{CaptionChoice, MemoryTerms, OnOom};
 pub use overrides::{Override, ParseOverrideError};
 pub use parse::{Rejected, examine, parse};
 pub use problem::{Place, Places, Problem, Problems};

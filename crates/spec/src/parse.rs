@@ -1,8 +1,11 @@
 //! Text to [`Evaluation`], in three steps: outline and value, shape, meaning.
 
 use indexmap::IndexMap;
-use orchestrator_types::{DatasetName, Precision};
-use serde::{Deserialize, de::DeserializeOwned};
+use orchestrator_types::{ByteCount, DatasetName, MemoryTerms, OnOom, Precision};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, Error as _},
+};
 use serde_yaml::Value;
 
 use crate::{
@@ -170,7 +173,15 @@ struct Document {
     tasks: Vec<RawTask>,
     /// In file order, which is the order of the axes.
     sweep: IndexMap<Axis, Vec<Value>>,
+    memory: RawMemory,
     on_bad_sample: OnBadSample,
+}
+
+#[derive(Deserialize)]
+struct RawMemory {
+    quota: Option<String>,
+    on_oom: OnOom,
+    allocator: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -228,6 +239,7 @@ fn typed(document: Value, places: Places) -> Result<Evaluation, serde_yaml::Erro
         },
         datasets: document.datasets.into_iter().map(|(name, raw)| (name, raw.into())).collect(),
         tasks: document.tasks.into_iter().flat_map(RawTask::tasks).collect(),
+        memory: document.memory.terms()?,
         on_bad_sample: document.on_bad_sample,
         places,
     })
@@ -252,6 +264,7 @@ fn sound(document: &Value, places: Places) -> Evaluation {
         precisions: Vec::new(),
         batches: Vec::new(),
         axes: [Axis::Precision, Axis::Batch],
+        memory: MemoryTerms::default(),
         on_bad_sample: OnBadSample::Quarantine,
         places,
     }
@@ -268,6 +281,14 @@ fn batch(value: &Value) -> Result<Batch, serde_yaml::Error> {
         return Ok(Batch::Auto);
     }
     serde_yaml::from_value(value.clone()).map(Batch::Fixed)
+}
+
+impl RawMemory {
+    fn terms(self) -> Result<MemoryTerms, serde_yaml::Error> {
+        let Self { quota, on_oom, allocator } = self;
+        let quota = quota.map(|text| text.parse::<ByteCount>()).transpose();
+        Ok(MemoryTerms { quota: quota.map_err(serde_yaml::Error::custom)?, on_oom, allocator })
+    }
 }
 
 impl From<RawDataset> for Dataset {

@@ -3,13 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
+    allocator,
     grammar::{NOT_BUILT, ROOT},
     shape::{COUNT_LIMIT, Field, LIST_LIMIT, Need, Shape, TEXT_LIMIT, Topic, VERSION, Variant},
+    wording::SHOWN_LIMIT,
 };
 
 /// The schema that editors use to complete and check an eval.yaml. It accepts what
 /// [`crate::parse`] accepts, except that it cannot see whether a task's dataset exists, whether two
-/// tasks are the same by their defaults, and how many trials a sweep makes.
+/// tasks are the same by their defaults, how many trials a sweep makes, and whether an amount of
+/// memory or a setting of the allocator is in range.
 pub fn schema() -> Value {
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -37,6 +40,12 @@ fn of_shape(shape: &Shape) -> Value {
         }
         Shape::DatasetName => {
             json!({ "type": "string", "pattern": DATASET_NAME })
+        }
+        Shape::Bytes => json!({ "type": "string", "maxLength": SHOWN_LIMIT, "pattern": BYTES }),
+        Shape::Allocator => {
+            let mut schema = of_text();
+            merge(&mut schema, json!({ "pattern": allocator::pattern() }));
+            schema
         }
         Shape::Count => json!({ "type": "integer", "minimum": 1, "maximum": COUNT_LIMIT }),
         Shape::Word { words, or_count: false, .. } => json!({ "enum": words }),
@@ -66,6 +75,9 @@ fn of_shape(shape: &Shape) -> Value {
 
 /// The rule of [`DatasetName`]; a test keeps them equal.
 pub(crate) const DATASET_NAME: &str = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$";
+
+/// What [`orchestrator_types::ByteCount`] reads, and some digit is not zero.
+const BYTES: &str = "^ *0*\\.?0*[1-9][0-9]*\\.?[0-9]* *(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB) *$";
 
 fn of_text() -> Value {
     json!({

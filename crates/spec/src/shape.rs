@@ -15,6 +15,10 @@ pub(crate) enum Shape {
     DatasetName,
     /// A whole number from 1 to [`COUNT_LIMIT`].
     Count,
+    /// An amount of memory with its unit, more than nothing.
+    Bytes,
+    /// Settings of the allocator.
+    Allocator,
     /// One of some words, or perhaps a [`Shape::Count`].
     Word { topic: Topic, words: &'static [&'static str], or_count: bool },
     /// One to [`LIST_LIMIT`] values, none twice.
@@ -68,6 +72,7 @@ pub(crate) enum Topic {
     Batch,
     Captions,
     OnBadSample,
+    OnOom,
 }
 
 /// Largest number that any key takes.
@@ -88,6 +93,8 @@ impl Shape {
             Self::Path { .. } => "a path".to_owned(),
             Self::DatasetName => "the name of a dataset".to_owned(),
             Self::Count => format!("a whole number from 1 to {COUNT_LIMIT}"),
+            Self::Bytes => "an amount of memory with a unit".to_owned(),
+            Self::Allocator => "settings of the allocator".to_owned(),
             Self::Word { words, or_count: false, .. } => either(words),
             Self::Word { words, or_count: true, .. } => {
                 format!("{} or {}", either(words), Self::Count.expected())

@@ -35,6 +35,9 @@ impl Walk<'_> {
             (Shape::Text, Value::String(text)) => self.text(path, text),
             (Shape::Path { endings }, Value::String(text)) => self.path(path, text, *endings),
             (Shape::DatasetName, Value::String(text)) => self.dataset_name(path, text),
+            (Shape::Bytes, Value::String(text)) => self.bytes(path, text),
+            (Shape::Bytes, Value::Number(number)) => self.bytes(path, &number.to_string()),
+            (Shape::Allocator, Value::String(text)) => self.allocator(path, text),
             (Shape::Word { topic, words, .. }, Value::String(text)) => {
                 self.word(path, text, *topic, words, &shape.expected());
             }

@@ -3,7 +3,7 @@
 use serde_yaml::Value;
 
 /// Longest piece of somebody's text that a message repeats, in characters.
-const SHOWN_LIMIT: usize = 60;
+pub(crate) const SHOWN_LIMIT: usize = 60;
 
 /// Text as a message can repeat it: short, and with control characters escaped, so that it cannot
 /// drive a terminal.

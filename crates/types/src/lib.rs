@@ -10,6 +10,7 @@ mod device;
 mod digest;
 mod failure;
 mod ids;
+mod memory;
 mod precision;
 mod shard;
 
@@ -23,6 +24,7 @@ pub use ids::{
     DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
     TrialId, UnitId,
 };
+pub use memory::{MemoryTerms, OnOom};
 pub use precision::{ParsePrecisionError, Precision};
 pub use shard::{Shard, shards};
 

@@ -67,7 +67,7 @@ impl Slice {
                 leased = self.next(&session) => leased,
             };
             match leased {
-                Ok(assignment) => self.attempt(&session, assignment).await,
+                Ok(assignment) => Box::pin(self.attempt(&session, assignment)).await,
                 Err(NoUnit::NoExecutor(error)) => {
                     session.end();
                     self.supervisor.stop().await;

@@ -228,7 +228,13 @@ impl ActiveRun {
             Work::EncodeImages(work) => AssignedWork::EncodeImages(work),
             Work::Rank(work) => AssignedWork::Rank(self.assigned_rank(work)),
         };
-        Assignment { run: self.id.clone(), unit: attempt.unit, token: attempt.token, work }
+        Assignment {
+            run: self.id.clone(),
+            unit: attempt.unit,
+            token: attempt.token,
+            work,
+            memory: self.run.plan().memory.clone(),
+        }
     }
 
     fn assigned_rank(&self, work: Rank) -> AssignedRank {

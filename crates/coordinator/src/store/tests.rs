@@ -1,7 +1,7 @@
 //! What survives a stop, a crash and a mistake.
 
 use orchestrator_run::{Blob, ExecutorReading, Timing};
-use orchestrator_types::ByteCount;
+use orchestrator_types::{ByteCount, MemoryTerms};
 
 use super::*;
 
@@ -13,6 +13,7 @@ fn submission(request_id: &str) -> Submission {
         trials: Vec::new(),
         units: Vec::new(),
         reasons: Vec::new(),
+        memory: MemoryTerms::default(),
     };
     let plan = serde_json::to_string(&plan).unwrap();
     Submission {
@@ -51,6 +52,8 @@ fn result() -> UnitResult {
         cached: false,
         reading: ExecutorReading::default(),
         samples: None,
+        account: None,
+        rows_per_dispatch: 0,
     }
 }
 

@@ -99,6 +99,7 @@ pub(crate) fn request(work: AssignedWork) -> v1::ExecuteRequest {
         unit: UnitId(0),
         token: FencingToken(1),
         work,
+        memory: orchestrator_types::MemoryTerms::default(),
     };
     v1::ExecuteRequest { assignment: Some(assignment.into()) }
 }

@@ -1,10 +1,11 @@
 //! Text, words and numbers: what stands in one place of the file.
 
-use orchestrator_types::DatasetName;
+use orchestrator_types::{ByteCount, DatasetName};
 use serde_yaml::Value;
 
 use super::Walk;
 use crate::{
+    allocator::{self, Mistake},
     grammar::find_not_built,
     key_path::KeyPath,
     shape::{COUNT_LIMIT, Shape, TEXT_LIMIT, Topic, VERSION, join},
@@ -54,6 +55,29 @@ impl Walk<'_> {
             None => otherwise(),
         };
         self.wrong(path, message, hint);
+    }
+
+    pub(super) fn bytes(&mut self, path: &KeyPath, text: &str) {
+        // As shown, so that a message about hostile text is short and safe too.
+        let text = shown(text);
+        match text.parse::<ByteCount>() {
+            Ok(ByteCount::ZERO) => {
+                let hint = Some("leave the key out to use what each slice offers".to_owned());
+                self.wrong(path, format!("`{text}` leaves no memory at all"), hint);
+            }
+            Ok(_) => {}
+            Err(error) => self.wrong(path, error.to_string(), None),
+        }
+    }
+
+    pub(super) fn allocator(&mut self, path: &KeyPath, text: &str) {
+        let before = self.problems.len();
+        self.text(path, text);
+        if self.problems.len() == before {
+            for Mistake { message, hint } in allocator::mistakes(text) {
+                self.wrong(path, message, hint);
+            }
+        }
     }
 
     pub(super) fn dataset_name(&mut self, path: &KeyPath, text: &str) {

@@ -101,7 +101,8 @@ impl Workplace {
 
     fn hand_out_work(&self, unit: u32, work: v1::assignment::Work) {
         let run = "01run".to_owned();
-        let assignment = v1::Assignment { run, unit, token: unit.into(), work: Some(work) };
+        let memory = Some(orchestrator_types::MemoryTerms::default().into());
+        let assignment = v1::Assignment { run, unit, token: unit.into(), work: Some(work), memory };
         self.coordinator.change(|notes| notes.units.push_back(assignment));
     }
 
