@@ -1,13 +1,17 @@
 //! The book of memory: quotas, leases and readings; who holds which bytes.
 
 mod account;
+mod book;
 mod owner;
 mod profile;
+mod refusal;
 
 pub use account::{
     Account, Breach, ForecastReading, HostReading, PhaseReading, PhaseReadings, Sample,
 };
+pub use book::{Lease, Ledger};
 pub use owner::{Holder, Owner};
 pub use profile::{
     BestBatch, ComponentProfile, Consumer, CurvePoint, PROFILE_SCHEMA, Profile, TimelinePoint,
 };
+pub use refusal::Refusal;
