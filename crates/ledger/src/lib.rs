@@ -1,13 +1,21 @@
 //! The book of memory: quotas, leases and readings; who holds which bytes.
 
 mod account;
+mod book;
+mod ceiling;
 mod owner;
 mod profile;
+mod quota;
+mod refusal;
 
 pub use account::{
     Account, Breach, ForecastReading, HostReading, PhaseReading, PhaseReadings, Sample,
 };
+pub use book::{Lease, Ledger};
+pub use ceiling::{Bound, Bounds, Ceiling, DeviceRoom, Effective, slice_ceiling};
 pub use owner::{Holder, Owner};
 pub use profile::{
     BestBatch, ComponentProfile, Consumer, CurvePoint, PROFILE_SCHEMA, Profile, TimelinePoint,
 };
+pub use quota::{AllocatorLimit, QuotaError, cgroup_allows};
+pub use refusal::Refusal;
