@@ -6,30 +6,25 @@
 use std::{env, error::Error};
 
 use orchestrator_device::{
-    Condition, Found, Gpu, Library, Nvml, driver_pid, environment_limits, host_memory, inventory,
-    memory, process_memory, utilisation,
+    Found, Gpu, Library, Nvml, driver_pid, environment_limits, host_memory, memory, process_memory,
+    survey, utilisation,
 };
 use serde_json::{Value, json};
 
 fn main() {
     let variable = |name: &str| env::var(name).ok();
-    let library = Library::open();
-    let Found { gpus, warnings } = match &library {
-        Ok(library) => {
-            println!("{}", json!({ "driver": told(library.driver_version()) }));
-            inventory(Ok(library), &variable)
-        }
-        Err(_) => Found::default(),
-    };
+    let (library, Found { gpus, warnings }) = survey(&variable);
+    if let Some(library) = &library {
+        println!("{}", json!({ "driver": told(library.driver_version()) }));
+    }
     for (ordinal, gpu) in (0..).zip(&gpus) {
         let limits = environment_limits(&variable, ordinal, &gpu.id);
         println!("{}", json!({ "gpu": described(gpu), "environment": told(limits) }));
-        if let Ok(library) = &library {
+        if let Some(library) = &library {
             println!("{}", json!({ "reading": read(library, gpu) }));
         }
     }
-    let absent = library.err().map(Condition::NoNvml);
-    for warning in warnings.iter().chain(&absent) {
+    for warning in &warnings {
         println!("{}", json!({ "warning": chain(warning) }));
     }
     println!("{}", json!({ "host": host_memory() }));

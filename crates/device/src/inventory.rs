@@ -5,7 +5,7 @@
 use orchestrator_types::{ByteCount, DeviceId};
 
 use crate::{
-    Answer, Condition, DeviceMemory, Nvml, NvmlError, Query, Utilisation,
+    Answer, Condition, DeviceMemory, Library, Nvml, NvmlError, Query, Utilisation,
     visible::{Order, Visible},
 };
 
@@ -67,6 +67,17 @@ pub fn inventory(nvml: Answer<&dyn Nvml>, variable: &dyn Fn(&str) -> Option<Stri
         found.gpus.push(describe(nvml, id, parent));
     }
     found
+}
+
+/// Opens this machine's NVML and lists as [`inventory`] does. The library is for later readings.
+pub fn survey(variable: &dyn Fn(&str) -> Option<String>) -> (Option<Library>, Found) {
+    match Library::open() {
+        Ok(library) => {
+            let found = inventory(Ok(&library), variable);
+            (Some(library), found)
+        }
+        Err(error) => (None, inventory(Err(error), variable)),
+    }
 }
 
 /// All GPUs in NVML's order, with instances.

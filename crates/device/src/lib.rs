@@ -16,5 +16,5 @@ pub use answers::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisat
 pub use condition::{Condition, Query};
 pub use environment::{EnvironmentLimits, LimitError, environment_limits};
 pub use host::{HostMemory, driver_pid, host_memory, read_host_memory};
-pub use inventory::{Found, Gpu, inventory, memory, process_memory, utilisation};
+pub use inventory::{Found, Gpu, inventory, memory, process_memory, survey, utilisation};
 pub use library::Library;
