@@ -267,6 +267,21 @@ the worker's ceiling of 100.00 GiB cannot be had; 80.00 GiB holds: the device's 
 
     proptest! {
         #[test]
+        fn a_ceiling_never_promises_what_is_not_there(
+            sizes in proptest::array::uniform4(0_u64..100),
+            limits in proptest::array::uniform2(proptest::option::of(0_u64..100)),
+        ) {
+            let [total, free, others, reserve] = sizes.map(ByteCount::gib);
+            let [mps, hami] = limits.map(|limit| limit.map(ByteCount::gib));
+            let room = DeviceRoom { total, free, others, reserve, mps, hami };
+            let bytes = slice_ceiling(&room).bytes.as_u64();
+            let taken = others.as_u64() + reserve.as_u64();
+            prop_assert!(bytes == 0 || bytes + taken <= free.min(total).as_u64());
+            prop_assert!(mps.is_none_or(|limit| bytes <= limit.as_u64()));
+            prop_assert!(hami.is_none_or(|limit| bytes == 0 || bytes + others.as_u64() <= limit.as_u64()));
+        }
+
+        #[test]
         fn no_bound_is_exceeded_and_one_is_met(
             device: u64,
             optional in proptest::array::uniform5(proptest::option::of(any::<u64>())),

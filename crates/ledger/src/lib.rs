@@ -17,5 +17,5 @@ pub use owner::{Holder, Owner};
 pub use profile::{
     BestBatch, ComponentProfile, Consumer, CurvePoint, PROFILE_SCHEMA, Profile, TimelinePoint,
 };
-pub use quota::{AllocatorLimit, QuotaError, cgroup_allows};
+pub use quota::{AllocatorLimit, QuotaError, cgroup_allows, measured_overhead};
 pub use refusal::Refusal;

@@ -127,6 +127,18 @@ impl AllocatorLimit {
     }
 }
 
+/// What the runtime takes of the device: the fall of free memory from before the process touched the
+/// device until after its first forward pass, less what the allocator had `reserved` by then.
+///
+/// `None` if others returned memory meanwhile, so that the fall tells nothing.
+pub fn measured_overhead(
+    free_before: ByteCount,
+    free_after: ByteCount,
+    reserved: ByteCount,
+) -> Option<ByteCount> {
+    free_before.checked_sub(free_after)?.checked_sub(reserved)
+}
+
 /// Whether a cgroup allows what the process needs of host memory; `None` allows everything.
 pub fn cgroup_allows(limit: Option<ByteCount>, need: ByteCount) -> Result<(), QuotaError> {
     match limit.and_then(|limit| Some((limit, need.checked_sub(limit)?))) {
@@ -166,6 +178,15 @@ mod tests {
     fn a_measured_overhead_replaces_the_estimate() {
         let measured = AllocatorLimit::derive(mib(2048), Some(mib(450))).unwrap();
         assert_eq!((measured.overhead, measured.limit), (mib(450), mib(2048 - 450 - 128)));
+    }
+
+    #[test]
+    fn the_overhead_is_what_the_allocator_does_not_explain() {
+        let overhead = |after, reserved| measured_overhead(mib(9000), mib(after), mib(reserved));
+        assert_eq!(overhead(7000, 1500), Some(mib(500)));
+        // Another process returned memory.
+        assert_eq!(overhead(7600, 1500), None);
+        assert_eq!(overhead(9100, 0), None);
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! What NVML is asked and may answer. One method is one question, so that a recording of the
+//! answers of a real machine stands in for it.
+//!
+//! Devices are named by UUID. Their index is only a position in NVML's list, which is not CUDA's.
+
+use orchestrator_types::{ByteCount, DeviceId};
+use serde::{Deserialize, Serialize};
+
+/// NVML's answer to one question.
+pub type Answer<T> = Result<T, NvmlError>;
+
+/// The NVIDIA Management Library.
+pub trait Nvml: Send + Sync {
+    /// The driver's version.
+    fn driver_version(&self) -> Answer<String>;
+
+    /// How many whole GPUs there are.
+    fn gpu_count(&self) -> Answer<u32>;
+
+    /// The GPU at one position of the list.
+    fn gpu(&self, index: u32) -> Answer<DeviceId>;
+
+    /// How many MIG instances the GPU can have at most; zero while it is not divided.
+    fn mig_slots(&self, gpu: &DeviceId) -> Answer<u32>;
+
+    /// The MIG instance in one of the slots; [`NvmlError::NotFound`] where there is none.
+    fn mig(&self, gpu: &DeviceId, slot: u32) -> Answer<DeviceId>;
+
+    /// The product's name.
+    fn name(&self, device: &DeviceId) -> Answer<String>;
+
+    /// How full the device is.
+    fn memory(&self, device: &DeviceId) -> Answer<DeviceMemory>;
+
+    /// How busy the device is. Not known of MIG instances.
+    fn utilisation(&self, device: &DeviceId) -> Answer<Utilisation>;
+
+    /// Processes that compute on the device, by the pids of the host.
+    fn processes(&self, device: &DeviceId) -> Answer<Vec<DeviceProcess>>;
+}
+
+/// How full a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMemory {
+    /// All of it.
+    pub total: ByteCount,
+    /// What nobody uses.
+    pub free: ByteCount,
+    /// What the driver keeps for itself; part of what is not free.
+    pub reserved: ByteCount,
+}
+
+impl DeviceMemory {
+    /// What is not free. NVML's own figure means two things in its two versions: with the driver's
+    /// reserve and without.
+    pub fn used(&self) -> ByteCount {
+        self.total.checked_sub(self.free).unwrap_or_default()
+    }
+}
+
+/// How busy a device was in the last sample period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Utilisation {
+    /// Per cent of the time that a kernel ran.
+    pub compute_percent: u32,
+    /// Per cent of the time that memory was read or written.
+    pub memory_percent: u32,
+}
+
+/// A process that computes on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceProcess {
+    /// Its pid on the host, also when asked inside a container.
+    pub pid: u32,
+    /// What it uses, where the driver tells.
+    pub used: Option<ByteCount>,
+}
+
+/// Why NVML gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// There is no library to ask.
+    #[error("libnvidia-ml.so.1 cannot be loaded")]
+    Absent(#[source] nvml_wrapper::error::NvmlError),
+    /// The library is there, the driver is not.
+    #[error("the NVIDIA driver is not loaded")]
+    NoDriver,
+    /// The driver was replaced under the library.
+    #[error("the NVIDIA driver and its library are of different versions")]
+    VersionMismatch,
+    /// This user or container may not ask.
+    #[error("no permission")]
+    NoPermission,
+    /// This device cannot tell.
+    #[error("not supported by the device")]
+    NotSupported,
+    /// There is no such device.
+    #[error("not found")]
+    NotFound,
+    /// The device fell off the bus or needs a reset.
+    #[error("the device is lost")]
+    Lost,
+    /// Anything else.
+    #[error("NVML failed")]
+    Other(#[source] nvml_wrapper::error::NvmlError),
+}

@@ -1,0 +1,119 @@
+//! The memory limit of the cgroups above a process, in both versions.
+//!
+//! Invariant: the use that is told belongs to the cgroup whose limit is told.
+
+use std::path::{Path, PathBuf};
+
+use orchestrator_types::ByteCount;
+
+/// Version 1 writes "no limit" as the largest number of whole pages; nothing real comes near.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// Limit and use, where told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CgroupMemory {
+    pub(crate) limit: Option<ByteCount>,
+    pub(crate) used: Option<ByteCount>,
+}
+
+/// One version's place and names.
+struct Controller {
+    mount: &'static str,
+    limit: &'static str,
+    used: &'static str,
+}
+
+const V1: Controller = Controller {
+    mount: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+};
+const V2: Controller =
+    Controller { mount: "/sys/fs/cgroup", limit: "memory.max", used: "memory.current" };
+
+/// The tightest limit on the way from the process's cgroup to the root, with the use of the cgroup
+/// that sets it; without a limit, the use of the nearest cgroup. `groups` is `/proc/self/cgroup`.
+pub(crate) fn cgroup_memory(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> CgroupMemory {
+    let folders: Vec<(PathBuf, &Controller)> = groups.lines().flat_map(folders).collect();
+    let number = |folder: &Path, file| read(&folder.join(file))?.trim().parse::<u64>().ok();
+    let limits = folders.iter().filter_map(|(folder, controller)| {
+        // "max" is no number, and no limit.
+        let limit = number(folder, controller.limit).filter(|limit| *limit < NO_LIMIT)?;
+        Some((limit, number(folder, controller.used)))
+    });
+    if let Some((limit, used)) = limits.min_by_key(|(limit, _)| *limit) {
+        return CgroupMemory {
+            limit: Some(ByteCount::bytes(limit)),
+            used: used.map(ByteCount::bytes),
+        };
+    }
+    let used = folders.iter().find_map(|(folder, controller)| number(folder, controller.used));
+    CgroupMemory { limit: None, used: used.map(ByteCount::bytes) }
+}
+
+/// The process's cgroup of one line and all above it, nearest first.
+fn folders(line: &str) -> Vec<(PathBuf, &'static Controller)> {
+    let mut fields = line.splitn(3, ':');
+    let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next())
+    else {
+        return Vec::new();
+    };
+    let controller = match controllers {
+        "" => &V2,
+        names if names.split(',').any(|name| name == "memory") => &V1,
+        _ => return Vec::new(),
+    };
+    let own = Path::new(controller.mount).join(path.trim_start_matches('/'));
+    let above = own.ancestors().take_while(|folder| folder.starts_with(controller.mount));
+    above.map(|folder| (folder.to_owned(), controller)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(groups: &str, files: &[(&str, &str)]) -> CgroupMemory {
+        cgroup_memory(groups, &|path| {
+            let found = files.iter().find(|(known, _)| Path::new(known) == path);
+            found.map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    fn mib(limit: Option<u64>, used: Option<u64>) -> CgroupMemory {
+        CgroupMemory { limit: limit.map(ByteCount::mib), used: used.map(ByteCount::mib) }
+    }
+
+    #[test]
+    fn the_tightest_limit_above_us_is_told_with_its_own_use() {
+        let files = [
+            ("/sys/fs/cgroup/pods/one/memory.max", "max\n"),
+            ("/sys/fs/cgroup/pods/one/memory.current", "1048576\n"),
+            ("/sys/fs/cgroup/pods/memory.max", "1073741824\n"),
+            ("/sys/fs/cgroup/pods/memory.current", "3145728\n"),
+            ("/sys/fs/cgroup/memory.max", "2147483648\n"),
+        ];
+        assert_eq!(memory("0::/pods/one\n", &files), mib(Some(1024), Some(3)));
+    }
+
+    #[test]
+    fn the_older_version_is_read_and_its_no_limit_is_none() {
+        let groups = "9:name=systemd:/\n4:memory,hugetlb:/job\n2:cpuacct:/\n0::/\n";
+        let used = ("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2097152\n");
+        let limit = "/sys/fs/cgroup/memory/job/memory.limit_in_bytes";
+        assert_eq!(memory(groups, &[used, (limit, "536870912\n")]), mib(Some(512), Some(2)));
+        assert_eq!(memory(groups, &[used, (limit, "9223372036854771712\n")]), mib(None, Some(2)));
+    }
+
+    #[test]
+    fn a_container_that_sees_only_the_root_of_the_older_version_is_read() {
+        let files = [("/sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n")];
+        assert_eq!(memory("4:memory:/docker/abc\n", &files), mib(Some(1), None));
+    }
+
+    #[test]
+    fn nothing_readable_is_nothing_known() {
+        for groups in ["", "0::/\n", "nonsense\n", "4:cpu:/\n"] {
+            assert_eq!(memory(groups, &[]), CgroupMemory::default());
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What this machine has: its GPUs and MIG instances, how full they are, and host memory.
+//!
+//! Everything that asks the machine takes its answers through a trait or a function, so that what
+//! is made of the answers is tested where no GPU is.
+
+mod answers;
+mod cgroup;
+mod condition;
+mod environment;
+mod host;
+mod inventory;
+mod library;
+mod visible;
+
+pub use answers::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation};
+pub use condition::{Condition, Query};
+pub use environment::{EnvironmentLimits, LimitError, environment_limits};
+pub use host::{HostMemory, driver_pid, host_memory, read_host_memory};
+pub use inventory::{Found, Gpu, inventory, memory, process_memory, survey, utilisation};
+pub use library::Library;
