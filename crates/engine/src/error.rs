@@ -3,12 +3,21 @@
 use orchestrator_types::Precision;
 use tch::TchError;
 
+use orchestrator_torch::{
+    Device,
+    allocator::{self, FreeTotal},
+    out_of_memory::{self, Kind},
+};
+
 /// A call that gave no result.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// An allocation was refused. The engine is intact; a smaller batch may pass.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
+    /// The device's context is dead: nothing in this process will run on it again.
+    #[error("the device is lost: {0}")]
+    DeviceLost(String),
     /// libtorch refused an operator.
     #[error("libtorch: {0}")]
     Torch(String),
@@ -56,18 +65,6 @@ pub enum EngineError {
     },
 }
 
-/// Texts by which libtorch and the libraries under it say that memory ran out. By text, because
-/// tch passes on nothing else.
-const OUT_OF_MEMORY: [&str; 7] = [
-    "DefaultCPUAllocator: can't allocate memory",
-    "not enough memory: you tried to allocate",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUDA driver error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-];
-
 impl From<TchError> for EngineError {
     fn from(error: TchError) -> Self {
         let text = match error {
@@ -76,14 +73,19 @@ impl From<TchError> for EngineError {
         };
         // A C++ stack trace follows; it helps nobody who reads a report.
         let first = text.split("\nException raised from").next().unwrap_or_default().trim_end();
-        // In a MIG container the allocator trips over NVML while it reports that memory ran out.
-        let masked = first.contains("NVML_SUCCESS ==") && text.contains("CUDACachingAllocator");
-        if masked || OUT_OF_MEMORY.iter().any(|words| first.contains(words)) {
-            Self::OutOfMemory(first.to_owned())
-        } else {
-            Self::Torch(first.to_owned())
+        match out_of_memory::classify(&text, free_now(first)) {
+            Some(Kind::Device | Kind::Host | Kind::Masked) => Self::OutOfMemory(first.to_owned()),
+            Some(Kind::Fatal) => Self::DeviceLost(first.to_owned()),
+            None => Self::Torch(first.to_owned()),
         }
     }
+}
+
+/// What the device has left, where that tells whether memory was the reason.
+fn free_now(text: &str) -> Option<FreeTotal> {
+    let ambiguous = text.contains("CUBLAS_STATUS_") || text.contains("CUDNN_STATUS_");
+    let ask = || allocator::free_and_total(Device::Cuda(0)).ok().flatten();
+    ambiguous.then(ask).flatten()
 }
 
 /// Checks a slice's length.

@@ -56,6 +56,16 @@ impl TextEncoder {
         self.shape.context as usize
     }
 
+    /// Where a text is pooled.
+    pub const fn pooling(&self) -> TextPooling {
+        self.shape.pooling
+    }
+
+    /// The largest token id.
+    pub fn last_id(&self) -> i64 {
+        i64::from(self.shape.vocab) - 1
+    }
+
     /// Encodes `n` texts.
     ///
     /// `ids` is `[n, length]`, each text padded after its end-of-text token with any known id;

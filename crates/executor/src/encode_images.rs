@@ -1,44 +1,55 @@
 //! Images → embeddings: the vision tower over a shard of a dataset.
 //!
-//! Decoding threads fill tiles, compute threads empty them. Invariant: a tile's place and shape
-//! follow from positions in the dataset alone, and a bad sample leaves a hole in its tile instead
-//! of a shorter one; so an embedding has the same bits for any number of threads, any batch, and
-//! whatever else is broken.
+//! Decoding threads fill tiles, compute threads empty them. Invariant: on the CPU a tile's place and
+//! shape follow from positions in the dataset alone, and a bad sample leaves a hole in its tile
+//! instead of a shorter one; so an embedding has the same bits for any number of threads, any batch,
+//! and whatever else is broken. A GPU computes several tiles at once, whichever are ready, and equals
+//! that up to rounding.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, bounded};
 use orchestrator_data::{dataset::Sample, preprocess::Recipe};
-use orchestrator_engine::VisionEncoder;
+use orchestrator_engine::{Pixels, VisionEncoder};
+use orchestrator_footprint::Kind;
+use orchestrator_ledger::Owner;
 use orchestrator_proto::domain::{EncodeImages, QuarantinedSample};
-use orchestrator_types::{Digest, Shard};
+use orchestrator_types::{ByteCount, Component, Digest, Shard};
 
 use crate::{
-    attempt::Attempt,
     crew::{numbers, spread},
     dataset::ResidentDataset,
     decode::{DecodedTile, Decoder, Permits},
     embeddings::ImageEmbeddings,
     error::ExecuteError,
+    execute::Bench,
+    passes::Passes,
     product::Product,
     residents::{ResidentModel, Residents},
+    tower::{Loaded, State},
 };
 
 /// Carries out `work`.
 pub(crate) fn encode_images(
     work: &EncodeImages,
     residents: &mut Residents,
-    threads: usize,
-    attempt: &Attempt,
+    bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let loading = Instant::now();
+    let slice = bench.slice;
+    // The CPU computes tiles, one a thread; a GPU computes batches, one at a time.
+    let at_once = match slice.kind() {
+        Kind::Cpu => (work.tile, u32::try_from(bench.threads).unwrap_or(u32::MAX)),
+        Kind::Cuda => (work.batch, 1),
+    };
+    residents.make_room_for_tower(slice, &work.model, Component::Vision, at_once)?;
     let model =
         residents.models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
     let recipe = model.recipe()?;
-    let encoder = model.vision()?;
+    let tower = model.vision(slice, at_once.0)?;
     let load = loading.elapsed();
     let dataset = residents
         .datasets
@@ -51,23 +62,82 @@ pub(crate) fn encode_images(
             samples.len()
         )));
     }
-    let mut gathered = Gathered::new(work.shard, encoder.width());
-    run(work, encoder, &recipe, samples, threads, attempt, &mut gathered)?;
-    Ok(Product { load, ..gathered.into_product(&samples[work.shard.range()]) })
+    let shares = Shares::of(work, tower, bench);
+    let _staging = slice.host_lease(
+        Owner::Staging { component: Component::Vision },
+        shares.staging(work, &tower.encoder),
+    )?;
+    slice.apply_limit()?;
+    let mut gathered = Gathered::new(work.shard, tower.encoder.width());
+    run(work, tower, &recipe, samples, &shares, bench, &mut gathered)?;
+    let product = gathered.into_product(&samples[work.shard.range()]);
+    Ok(Product { load, dispatch: shares.rows, ..product })
+}
+
+/// How much is in work at once.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// Images of a pass.
+    rows: u32,
+    /// Passes at once.
+    passes: usize,
+    /// Tiles decoded and not yet taken over.
+    ahead: usize,
+}
+
+impl Shares {
+    /// What was planned, or as much of it as there is room for.
+    fn of(work: &EncodeImages, tower: &Loaded<VisionEncoder>, bench: Bench<'_>) -> Self {
+        let rows = tower.state.rows();
+        let planned = (work.batch / work.tile).max(1) as usize;
+        if bench.slice.kind() == Kind::Cuda {
+            // One batch in work, and the next one decoded meanwhile.
+            let ahead = 2 * rows.div_ceil(work.tile) as usize;
+            return Self { rows, passes: 1, ahead };
+        }
+        let free = bench.slice.ledger().free().as_u64();
+        let (tile, numbers) = tile_bytes(work, &tower.encoder);
+        let tokens = tower.state.known().tokens;
+        let each = numbers + tower.state.activations(work.tile, tokens).as_u64();
+        let base = results(work, &tower.encoder) + tile;
+        let passes = free.saturating_sub(base) / each.max(1);
+        let passes = usize::try_from(passes).unwrap_or(usize::MAX).clamp(1, bench.threads);
+        let left = free.saturating_sub(base + each * passes as u64) / tile.max(1);
+        let ahead = usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1).min(planned);
+        Self { rows: work.tile.min(rows.max(1)), passes, ahead }
+    }
+
+    /// Host bytes of decoded tiles, of numbers on their way into the tower, and of results.
+    fn staging(&self, work: &EncodeImages, encoder: &VisionEncoder) -> ByteCount {
+        let (tile, numbers) = tile_bytes(work, encoder);
+        let bytes = tile * self.ahead as u64 + numbers * self.passes as u64;
+        ByteCount::bytes(bytes + results(work, encoder))
+    }
+}
+
+/// A tile as crops and as numbers.
+fn tile_bytes(work: &EncodeImages, encoder: &VisionEncoder) -> (u64, u64) {
+    let pixels = encoder.pixels() as u64 * u64::from(work.tile);
+    (pixels, 4 * pixels)
+}
+
+/// The embeddings of the shard, and the copy that becomes its blob.
+fn results(work: &EncodeImages, encoder: &VisionEncoder) -> u64 {
+    2 * 4 * u64::from(work.shard.len()) * encoder.width() as u64
 }
 
 fn run(
     work: &EncodeImages,
-    encoder: &VisionEncoder,
+    tower: &Loaded<VisionEncoder>,
     recipe: &Recipe,
     samples: &[Sample],
-    threads: usize,
-    attempt: &Attempt,
+    shares: &Shares,
+    bench: Bench<'_>,
     gathered: &mut Gathered,
 ) -> Result<(), ExecuteError> {
+    let Bench { attempt, threads, .. } = bench;
     let tiles = tiles(work.shard, work.tile);
-    let ahead = (work.batch / work.tile).max(1) as usize;
-    let permits = Permits::new(ahead);
+    let permits = Permits::new(shares.ahead);
     let decoder = Decoder {
         attempt,
         samples,
@@ -77,25 +147,57 @@ fn run(
     };
     let next = numbers(tiles.len());
     let next_tile = || next().map(|number| tiles[number]);
-    let workers = (0..threads)
-        .map(|_| Encoder { encoder: encoder.for_thread(), pixels: Vec::new() })
+    let workers = (0..shares.passes)
+        .map(|_| Encoder {
+            encoder: tower.encoder.for_thread(),
+            state: &tower.state,
+            bench,
+            crops: Vec::new(),
+            numbers: Vec::new(),
+        })
         .collect();
-    let encode = |worker: &mut Encoder, tile| worker.encode(tile?, recipe);
+    let encode = |worker: &mut Encoder<'_>, tiles: Result<Vec<DecodedTile>, ExecuteError>| {
+        worker.encode(tiles?, recipe)
+    };
+    let batch = match bench.slice.kind() {
+        Kind::Cpu => 1,
+        Kind::Cuda => shares.rows as usize,
+    };
     // Room for every permit's tile and for each thread's last words: sending never waits, not even
     // when nobody receives any more.
-    let (sender, ready) = bounded(ahead + threads);
+    let (sender, ready) = bounded(shares.ahead + threads);
     thread::scope(|scope| {
         for _ in 0..threads {
             let (decoder, next_tile, sender) = (&decoder, &next_tile, sender.clone());
             scope.spawn(move || decoder.run(next_tile, &sender));
         }
         drop(sender);
-        spread(attempt, workers, &|| ready.recv().ok(), &encode, |tile| {
+        spread(attempt, workers, &|| gather(&ready, batch), &encode, |tile| {
             gathered.place(tile);
             attempt.progress(gathered.done as u64, u64::from(work.shard.len()));
             Ok(())
         })
     })
+}
+
+/// Tiles of at least `rows` images together, unless there are no more; `None` after the last one.
+fn gather(
+    ready: &Receiver<Result<DecodedTile, ExecuteError>>,
+    rows: usize,
+) -> Option<Result<Vec<DecodedTile>, ExecuteError>> {
+    let mut tiles = Vec::new();
+    let mut count = 0;
+    while count < rows {
+        match ready.recv() {
+            Ok(Ok(tile)) => {
+                count += tile.images.len();
+                tiles.push(tile);
+            }
+            Ok(Err(error)) => return Some(Err(error)),
+            Err(_) => break,
+        }
+    }
+    (!tiles.is_empty()).then_some(Ok(tiles))
 }
 
 /// The tiles of a shard: multiples of `tile` in the dataset, cut at the shard's edges.
@@ -111,14 +213,19 @@ fn tiles(shard: Shard, tile: u32) -> Vec<Shard> {
 }
 
 /// What one compute thread owns.
-struct Encoder {
+struct Encoder<'a> {
     encoder: VisionEncoder,
-    pixels: Vec<f32>,
+    state: &'a State,
+    bench: Bench<'a>,
+    /// Images as bytes, where the device normalises them.
+    crops: Vec<u8>,
+    /// Images as numbers, where we do.
+    numbers: Vec<f32>,
 }
 
-/// A tile that is done.
-struct EncodedTile {
-    positions: Shard,
+/// Tiles that are done.
+struct EncodedTiles {
+    tiles: Vec<Shard>,
     embeddings: Vec<f32>,
     files: Vec<Digest>,
     /// Why an image has no embedding.
@@ -127,23 +234,88 @@ struct EncodedTile {
     forward: Duration,
 }
 
-impl Encoder {
-    fn encode(&mut self, tile: DecodedTile, recipe: &Recipe) -> Result<EncodedTile, ExecuteError> {
-        let DecodedTile { positions, images, took: decode, permit } = tile;
+impl Encoder<'_> {
+    fn encode(
+        &mut self,
+        tiles: Vec<DecodedTile>,
+        recipe: &Recipe,
+    ) -> Result<EncodedTiles, ExecuteError> {
         let started = Instant::now();
-        let (count, pixels) = (images.len(), self.encoder.pixels());
-        self.pixels.clear();
-        self.pixels.resize(count * pixels, 0.0);
-        let (mut files, mut reasons) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for (image, place) in images.into_iter().zip(self.pixels.chunks_exact_mut(pixels)) {
-            files.push(image.file);
-            reasons.push(image.crop.map(|crop| recipe.normalise(&crop, place)).err());
+        let count: usize = tiles.iter().map(|tile| tile.images.len()).sum();
+        let mut done = EncodedTiles {
+            tiles: Vec::with_capacity(tiles.len()),
+            embeddings: vec![0.0; count * self.encoder.width()],
+            files: Vec::with_capacity(count),
+            reasons: Vec::with_capacity(count),
+            decode: Duration::ZERO,
+            forward: Duration::ZERO,
+        };
+        self.take_over(tiles, count, recipe, &mut done);
+        self.forward(count, recipe, &mut done.embeddings)?;
+        done.forward = started.elapsed();
+        Ok(done)
+    }
+
+    /// Copies the images into one piece and lets the tiles go. A bad one is zeros.
+    fn take_over(
+        &mut self,
+        tiles: Vec<DecodedTile>,
+        count: usize,
+        recipe: &Recipe,
+        done: &mut EncodedTiles,
+    ) {
+        let (pixels, as_bytes) = (self.encoder.pixels(), self.encoder.takes_bytes());
+        let (crops, numbers) = if as_bytes { (count * pixels, 0) } else { (0, count * pixels) };
+        self.crops.clear();
+        self.crops.resize(crops, 0);
+        self.numbers.clear();
+        self.numbers.resize(numbers, 0.0);
+        let mut at = 0;
+        for DecodedTile { positions, images, took, permit } in tiles {
+            done.tiles.push(positions);
+            done.decode += took;
+            for image in images {
+                let place = at * pixels..(at + 1) * pixels;
+                done.files.push(image.file);
+                done.reasons.push(match image.crop {
+                    Ok(crop) if as_bytes => {
+                        self.crops[place].copy_from_slice(crop.pixels());
+                        None
+                    }
+                    Ok(crop) => {
+                        recipe.normalise(&crop, &mut self.numbers[place]);
+                        None
+                    }
+                    Err(reason) => Some(reason),
+                });
+                at += 1;
+            }
+            drop(permit);
         }
-        drop(permit);
-        let mut embeddings = vec![0.0; count * self.encoder.width()];
-        self.encoder.encode(&self.pixels, count, &mut embeddings)?;
-        let forward = started.elapsed();
-        Ok(EncodedTile { positions, embeddings, files, reasons, decode, forward })
+    }
+
+    fn forward(
+        &self,
+        count: usize,
+        recipe: &Recipe,
+        out: &mut [f32],
+    ) -> Result<(), ExecuteError> {
+        let Bench { slice, attempt, on_oom, .. } = self.bench;
+        let together = slice.kind() == Kind::Cpu;
+        let passes = Passes { slice, state: self.state, attempt, on_oom, together };
+        let tokens = self.state.known().tokens;
+        let (pixels, width) = (self.encoder.pixels(), self.encoder.width());
+        let (scale, shift) = recipe.affine();
+        passes.run(0..count, tokens, &mut |rows| {
+            let place = rows.start * pixels..rows.end * pixels;
+            let pixels = if self.encoder.takes_bytes() {
+                Pixels::Bytes { crops: &self.crops[place], scale, shift }
+            } else {
+                Pixels::Numbers(&self.numbers[place])
+            };
+            let out = &mut out[rows.start * width..rows.end * width];
+            self.encoder.encode(pixels, rows.len(), out)
+        })
     }
 }
 
@@ -170,11 +342,11 @@ impl Gathered {
         }
     }
 
-    fn place(&mut self, tile: EncodedTile) {
-        let width = self.embeddings.width;
-        let first = (tile.positions.start - self.embeddings.shard.start) as usize;
-        let rows = tile.embeddings.chunks_exact(width);
-        for (at, ((row, file), reason)) in (first..).zip(rows.zip(tile.files).zip(tile.reasons)) {
+    fn place(&mut self, done: EncodedTiles) {
+        let (width, start) = (self.embeddings.width, self.embeddings.shard.start);
+        let rows = done.embeddings.chunks_exact(width);
+        let places = done.tiles.iter().flat_map(|tile| tile.range()).map(|at| at - start as usize);
+        for (at, ((row, file), reason)) in places.zip(rows.zip(done.files).zip(done.reasons)) {
             self.files[at] = file;
             self.embeddings.valid[at] = reason.is_none();
             if reason.is_none() {
@@ -183,8 +355,8 @@ impl Gathered {
             self.reasons[at] = reason;
             self.done += 1;
         }
-        self.decode += tile.decode;
-        self.forward += tile.forward;
+        self.decode += done.decode;
+        self.forward += done.forward;
     }
 
     fn into_product(self, samples: &[Sample]) -> Product {

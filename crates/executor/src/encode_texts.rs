@@ -10,9 +10,11 @@ use std::{
 
 use orchestrator_data::tokenizer::{Tokenizer, Tokens};
 use orchestrator_engine::{TextEncoder, libtorch_version};
+use orchestrator_footprint::Kind;
+use orchestrator_ledger::Owner;
 use orchestrator_model::ModelFolder;
 use orchestrator_proto::domain::EncodeTexts;
-use orchestrator_types::Digest;
+use orchestrator_types::{ByteCount, Component, Digest};
 
 use crate::{
     attempt::Attempt,
@@ -20,10 +22,13 @@ use crate::{
     dataset::ResidentDataset,
     embeddings::TextEmbeddings,
     error::ExecuteError,
+    execute::Bench,
+    passes::Passes,
     product::Product,
-    residents::{ResidentModel, Residents},
+    residents::{Leased, ResidentModel, Residents},
     text_cache::TextCache,
     text_rows::{TextRows, TextRowsKey, TextTile},
+    tower::Loaded,
 };
 
 /// Raised when a change of the engine changes the bits of an embedding.
@@ -36,10 +41,15 @@ pub(crate) fn encode_texts(
     work: &EncodeTexts,
     residents: &mut Residents,
     cache: &TextCache,
-    threads: usize,
-    attempt: &Attempt,
+    bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let started = Instant::now();
+    let Bench { slice, threads, attempt, .. } = bench;
+    let at_once = match slice.kind() {
+        Kind::Cpu => (work.tile, u32::try_from(threads).unwrap_or(u32::MAX)),
+        Kind::Cuda => (work.batch, 1),
+    };
+    residents.make_room_for_tower(slice, &work.model, Component::Text, at_once)?;
     let Residents { models, datasets, texts, .. } = residents;
     let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
     let opening = started.elapsed();
@@ -48,12 +58,20 @@ pub(crate) fn encode_texts(
     let rows = texts.get_or_make(TextRowsKey::new(work), || {
         let context = model.folder().config().text.context as usize;
         let texts = dataset.texts(work.texts);
-        tokenise(&texts, &model.tokenizer()?, context, work.tile as usize, threads, attempt)
+        let tokenizer = model.tokenizer()?;
+        let rows = tokenise(&texts, &tokenizer, context, work.tile as usize, threads, attempt)?;
+        let _lease = slice.host_lease(Owner::Texts, rows.bytes())?;
+        Ok::<_, ExecuteError>(Leased { value: rows, _lease })
     })?;
+    let rows = &rows.value;
     let tiles = rows.part(work.starts(rows.all().end));
     let width = model.folder().config().embedding_width as usize;
     let part = Part { rows, tiles, range: rows.rows(tiles), width };
-    let mut product = part.product(work, model, cache, threads, attempt)?;
+    // The embeddings, and the copy that becomes the blob.
+    let results = ByteCount::bytes(2 * 4 * (part.range.len() * width) as u64);
+    let _staging = slice.host_lease(Owner::Staging { component: Component::Text }, results)?;
+    slice.apply_limit()?;
+    let mut product = part.product(work, model, cache, bench, at_once.0)?;
     product.load += opening;
     Ok(product)
 }
@@ -100,6 +118,27 @@ struct Encoder {
     ids: Vec<i64>,
 }
 
+/// Tiles of one padded length that are computed together: one on the CPU, as many as pass on a GPU.
+fn dispatches(tiles: &[TextTile], kind: Kind, most: u32, longest: usize) -> Vec<TextTile> {
+    let mut dispatches: Vec<TextTile> = Vec::new();
+    for tile in tiles {
+        // A pass of short texts holds more of them.
+        let room = most as usize * longest / tile.length.max(1);
+        match dispatches.last_mut() {
+            Some(last)
+                if kind == Kind::Cuda
+                    && last.length == tile.length
+                    && last.rows.end == tile.rows.start
+                    && last.rows.len() + tile.rows.len() <= room =>
+            {
+                last.rows.end = tile.rows.end;
+            }
+            _ => dispatches.push(tile.clone()),
+        }
+    }
+    dispatches
+}
+
 impl Part<'_> {
     /// From the cache, or computed and then kept there.
     fn product(
@@ -107,10 +146,10 @@ impl Part<'_> {
         work: &EncodeTexts,
         model: &mut ResidentModel,
         cache: &TextCache,
-        threads: usize,
-        attempt: &Attempt,
+        bench: Bench<'_>,
+        most: u32,
     ) -> Result<Product, ExecuteError> {
-        let key = self.cache_key(work, model.folder());
+        let key = self.cache_key(work, model.folder(), bench.slice.kind());
         let mut product = Product { rows: self.range.len(), ..Product::default() };
         let known = cache.get(key, self.range.len(), self.width);
         product.cached = known.is_some();
@@ -118,9 +157,10 @@ impl Part<'_> {
             embeddings
         } else {
             let started = Instant::now();
-            let encoder = model.text()?;
+            let tower = model.text(bench.slice, most)?;
             product.load = started.elapsed();
-            let embeddings = self.encode(encoder, threads, attempt, &mut product.forward)?;
+            product.dispatch = tower.state.rows();
+            let embeddings = self.encode(tower, bench, &mut product.forward)?;
             cache.put(key, self.width, &embeddings);
             embeddings
         };
@@ -130,23 +170,35 @@ impl Part<'_> {
 
     fn encode(
         &self,
-        encoder: &TextEncoder,
-        threads: usize,
-        attempt: &Attempt,
+        tower: &Loaded<TextEncoder>,
+        bench: Bench<'_>,
         forward: &mut Duration,
     ) -> Result<Vec<f32>, ExecuteError> {
+        let Bench { slice, threads, attempt, on_oom } = bench;
         let (width, first) = (self.width, self.range.start);
         let mut embeddings = vec![0.0; self.range.len() * width];
-        let worker = |_| Encoder { encoder: encoder.for_thread(), ids: Vec::new() };
+        let worker = |_| Encoder { encoder: tower.encoder.for_thread(), ids: Vec::new() };
+        let kind = slice.kind();
+        let longest = tower.encoder.context();
+        let tiles = dispatches(self.tiles, kind, tower.state.rows(), longest);
+        let state = &*tower.state;
+        let passes = Passes { slice, state, attempt, on_oom, together: kind == Kind::Cpu };
         let work = |worker: &mut Encoder, tile: usize| {
-            let (tile, started) = (&self.tiles[tile], Instant::now());
-            self.rows.padded(tile, &mut worker.ids);
+            let (tile, started) = (&tiles[tile], Instant::now());
+            let Encoder { encoder, ids } = worker;
+            self.rows.padded(tile, ids);
             let mut out = vec![0.0; tile.rows.len() * width];
-            worker.encoder.encode(&worker.ids, tile.rows.len(), tile.length, &mut out)?;
+            let tokens = u32::try_from(tile.length).unwrap_or(u32::MAX);
+            passes.run(0..tile.rows.len(), tokens, &mut |rows| {
+                let ids = &ids[rows.start * tile.length..rows.end * tile.length];
+                let out = &mut out[rows.start * width..rows.end * width];
+                encoder.encode(ids, rows.len(), tile.length, out)
+            })?;
             Ok((tile.rows.start - first, out, started.elapsed()))
         };
-        let (source, mut done) = (numbers(self.tiles.len()), 0);
-        let workers = (0..threads).map(worker).collect();
+        let (source, mut done) = (numbers(tiles.len()), 0);
+        let at_once = if kind == Kind::Cpu { threads } else { 1 };
+        let workers = (0..at_once).map(worker).collect();
         spread(attempt, workers, &source, &work, |(row, tile, took)| {
             embeddings[row * width..][..tile.len()].copy_from_slice(&tile);
             *forward += took;
@@ -170,10 +222,16 @@ impl Part<'_> {
     }
 
     /// Names everything that decides the bits of the part's rows.
-    fn cache_key(&self, work: &EncodeTexts, folder: &ModelFolder) -> Digest {
+    fn cache_key(&self, work: &EncodeTexts, folder: &ModelFolder, kind: Kind) -> Digest {
         let mut hasher = blake3::Hasher::new();
         let (libtorch, precision, tile) = (libtorch_version(), work.model.precision, work.tile);
-        let engine = format!("texts {NUMERICS}, libtorch {libtorch}, {precision}, tiles of {tile}");
+        // A GPU rounds in its own way, whatever the processor beside it.
+        let on = match kind {
+            Kind::Cpu => "",
+            Kind::Cuda => ", cuda",
+        };
+        let engine =
+            format!("texts {NUMERICS}, libtorch {libtorch}, {precision}, tiles of {tile}{on}");
         hasher.update(Digest::of(engine.as_bytes()).as_bytes());
         hasher.update(folder.identity().as_bytes());
         hasher.update(self.rows.tokenizer.as_bytes());

@@ -6,9 +6,12 @@ use orchestrator_data::{
     dataset::DatasetErrors, preprocess::RecipeError, tokenizer::TokenizerError,
 };
 use orchestrator_engine::EngineError;
+use orchestrator_ledger::Refusal;
 use orchestrator_model::ModelError;
 use orchestrator_tasks::{EmbeddingError, RankError, RelevanceError, TileShapeError};
 use orchestrator_types::{Digest, FailureClass, SampleId};
+
+use crate::slice::TermsError;
 
 /// What ended an attempt.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,15 @@ pub(crate) enum ExecuteError {
     /// A forward pass failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// The book has no room, now or ever.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The run's terms for memory cannot be kept.
+    #[error(transparent)]
+    Terms(#[from] TermsError),
+    /// libtorch's own housekeeping failed.
+    #[error(transparent)]
+    Torch(#[from] orchestrator_torch::TorchError),
     /// Embeddings have no direction.
     #[error(transparent)]
     Embedding(#[from] EmbeddingError),
@@ -112,6 +124,9 @@ impl ExecuteError {
             | Self::Relevance(_)
             | Self::Rank(RankError::NotFinite { .. }) => FailureClass::Invalid,
             Self::Engine(error) => class_of_engine(error),
+            Self::Refused(_) => FailureClass::Resource,
+            Self::Terms(error) => class_of_terms(error),
+            Self::Torch(_) => FailureClass::Internal,
             Self::File { source, .. } => class_of_file(source.kind()),
             Self::Rank(_)
             | Self::Tile(_)
@@ -137,6 +152,7 @@ impl ExecuteError {
 const fn class_of_engine(error: &EngineError) -> FailureClass {
     match error {
         EngineError::OutOfMemory(_) => FailureClass::Resource,
+        EngineError::DeviceLost(_) => FailureClass::Crash,
         // A tokenizer that does not belong to the model, or a precision that is not built.
         EngineError::Precision(_)
         | EngineError::TextLength { .. }
@@ -145,6 +161,14 @@ const fn class_of_engine(error: &EngineError) -> FailureClass {
         EngineError::Torch(_) | EngineError::Setup(_) | EngineError::Length { .. } => {
             FailureClass::Internal
         }
+    }
+}
+
+const fn class_of_terms(error: &TermsError) -> FailureClass {
+    match error {
+        TermsError::Quota(_) | TermsError::Refused(_) => FailureClass::Resource,
+        TermsError::Settings(_) | TermsError::Settled { .. } => FailureClass::Invalid,
+        TermsError::Torch(_) => FailureClass::Internal,
     }
 }
 

@@ -3,11 +3,13 @@
 //! Invariant: whatever an assignment brings, exactly one last update comes out and the thread goes
 //! on. Async code never computes, and this thread never runs async code.
 
-use std::{io, path::PathBuf, thread};
+use std::{io, path::PathBuf, thread, time::Duration};
 
+use orchestrator_engine::EngineError;
 use orchestrator_proto::domain::{AssignedWork, Assignment, ExecutorReading, Timing, UnitResult};
+use orchestrator_types::{ByteCount, DeviceId, OnOom};
 use tokio::sync::mpsc;
-use tracing::{info, info_span, warn};
+use tracing::{error, info, info_span, warn};
 
 use crate::{
     attempt::{Attempt, Update, micros, millis},
@@ -19,8 +21,8 @@ use crate::{
     numerics,
     product::Product,
     rank::rank,
-    reading,
     residents::Residents,
+    slice::{Slice, StartError},
     text_cache::TextCache,
 };
 
@@ -33,6 +35,10 @@ pub struct Settings {
     pub cache: PathBuf,
     /// Compute threads, at least one.
     pub threads: usize,
+    /// Where towers run. A GPU or MIG instance has to be the only one that CUDA shows.
+    pub device: DeviceId,
+    /// Most memory of the device that may be used.
+    pub ceiling: ByteCount,
 }
 
 /// An assignment and who waits for it.
@@ -42,9 +48,21 @@ pub(crate) struct Job {
     pub(crate) updates: mpsc::Sender<Update>,
 }
 
+/// Why the thread does not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SetUpError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Slice(#[from] StartError),
+}
+
 /// Starts the thread. It ends when the sender is dropped and the job at hand is done.
-pub(crate) fn start(settings: Settings) -> io::Result<(mpsc::Sender<Job>, thread::JoinHandle<()>)> {
+pub(crate) fn start(
+    settings: Settings,
+) -> Result<(mpsc::Sender<Job>, thread::JoinHandle<()>), SetUpError> {
     let mut executor = Executor {
+        slice: Slice::start(settings.device, settings.ceiling)?,
         blobs: BlobFolder::open(settings.blobs)?,
         cache: TextCache::open(&settings.cache, numerics::fingerprint()?)?,
         threads: settings.threads.max(1),
@@ -60,24 +78,45 @@ pub(crate) fn start(settings: Settings) -> io::Result<(mpsc::Sender<Job>, thread
     Ok((sender, thread))
 }
 
+/// How long a last update may take to leave.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Exit code of an executor whose device gives only errors.
+const DEVICE_LOST: i32 = 70;
+
+/// Where a unit is computed, and how far it may go.
+#[derive(Clone, Copy)]
+pub(crate) struct Bench<'a> {
+    pub(crate) slice: &'a Slice,
+    pub(crate) threads: usize,
+    pub(crate) attempt: &'a Attempt,
+    pub(crate) on_oom: OnOom,
+}
+
 struct Executor {
     blobs: BlobFolder,
     cache: TextCache,
     threads: usize,
     residents: Residents,
+    slice: Slice,
 }
 
 impl Executor {
     fn run(&mut self, job: Job) {
         let Job { assignment, updates } = job;
-        let Assignment { run, unit, token, work, memory: _ } = assignment;
+        let Assignment { run, unit, token, work, memory } = assignment;
         let _span = info_span!("attempt", %run, %unit, %token).entered();
         let attempt = Attempt::new(updates);
-        let outcome = guarded(|| self.carry_out(&work, &attempt));
+        self.slice.meter().resume();
+        let outcome = guarded(|| {
+            self.slice.adopt(&memory)?;
+            self.carry_out(&work, memory.on_oom, &attempt)
+        });
+        self.slice.meter().pause();
         if matches!(outcome, Err(ExecuteError::Panic(_))) {
             // What a panic left half done is not used again.
             self.residents = Residents::new();
         }
+        let lost = matches!(outcome, Err(ExecuteError::Engine(EngineError::DeviceLost(_))));
         match outcome.and_then(|product| self.result(product, &attempt)) {
             Ok(result) => {
                 info!(rows = result.rows, ms = result.timing.total_ms, "done");
@@ -89,23 +128,31 @@ impl Executor {
                 attempt.end(Update::Failure { class, message });
             }
         }
+        if lost {
+            // No later unit could be computed: the agent starts another process.
+            error!("the device's context is dead; this executor ends");
+            thread::sleep(LAST_WORDS);
+            std::process::exit(DEVICE_LOST);
+        }
     }
 
     fn carry_out(
         &mut self,
         work: &AssignedWork,
+        on_oom: OnOom,
         attempt: &Attempt,
     ) -> Result<Product, ExecuteError> {
-        let Self { blobs, cache, threads, residents } = self;
+        let Self { blobs, cache, threads, residents, slice } = self;
+        let bench = Bench { slice, threads: *threads, attempt, on_oom };
         if attempt.is_stopped() {
             return Err(ExecuteError::Cancelled);
         }
         match work {
             AssignedWork::EncodeTexts(work) => {
-                encode_texts(work, residents, cache, *threads, attempt)
+                encode_texts(work, residents, cache, bench)
             }
-            AssignedWork::EncodeImages(work) => encode_images(work, residents, *threads, attempt),
-            AssignedWork::Rank(work) => rank(work, residents, blobs, *threads, attempt),
+            AssignedWork::EncodeImages(work) => encode_images(work, residents, bench),
+            AssignedWork::Rank(work) => rank(work, residents, blobs, bench),
         }
     }
 
@@ -117,9 +164,11 @@ impl Executor {
             decode_us: micros(product.decode),
             forward_us: micros(product.forward),
         };
+        let weights_bytes = self.residents.weights();
+        let account = self.slice.account(weights_bytes);
         let reading = ExecutorReading {
-            host_peak_bytes: reading::host_peak(),
-            weights_bytes: self.residents.weights(),
+            host_peak_bytes: account.host.resident_peak_bytes,
+            weights_bytes,
         };
         Ok(UnitResult {
             rows: product.rows as u64,
@@ -130,8 +179,8 @@ impl Executor {
             cached: product.cached,
             reading,
             samples: product.samples,
-            account: None,
-            rows_per_dispatch: 0,
+            account: Some(account),
+            rows_per_dispatch: product.dispatch,
         })
     }
 }

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use lifeline::Lifeline;
 use orchestrator_executor::{Settings, serve};
+use orchestrator_types::{ByteCount, DeviceId};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
@@ -36,6 +37,12 @@ struct Arguments {
     /// Compute threads. Results do not depend on it.
     #[arg(long, value_name = "N")]
     threads: NonZeroU16,
+    /// Where towers run: `cpu`, `GPU-<uuid>` or `MIG-<uuid>`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceId,
+    /// Most memory of the device that may be used, in bytes
+    #[arg(long, value_name = "BYTES")]
+    ceiling: u64,
     /// Told to the agent, which refuses an executor of another build.
     #[arg(long, value_name = "ID", default_value = env!("CARGO_PKG_VERSION"))]
     build: String,
@@ -61,8 +68,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { socket, blobs, cache, threads, build } = arguments;
-    let settings = Settings { blobs, cache, threads: usize::from(threads.get()) };
+    let Arguments { socket, blobs, cache, threads, device, ceiling, build } = arguments;
+    let ceiling = ByteCount::bytes(ceiling);
+    let threads = usize::from(threads.get());
+    let settings = Settings { blobs, cache, threads, device, ceiling };
     let lifeline = Lifeline::new().context("cannot tie the process to its parent")?;
     let end = async {
         if let Err(error) = lifeline.ended().await {

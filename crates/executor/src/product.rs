@@ -16,6 +16,8 @@ pub(crate) struct Product {
     pub(crate) partial: String,
     /// Samples set aside, by position.
     pub(crate) quarantined: Vec<QuarantinedSample>,
+    /// Rows that passed a tower at once; 0 where none did.
+    pub(crate) dispatch: u32,
     /// Whether nothing had to be encoded.
     pub(crate) cached: bool,
     /// Digest of the samples' bytes.

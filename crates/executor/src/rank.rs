@@ -24,7 +24,9 @@ use std::{
 
 use orchestrator_proto::domain::{AssignedRank, Direction};
 use orchestrator_tasks::{Direction as TaskDirection, Partial, Ranked, Ranker, Relevance};
-use orchestrator_types::Shard;
+use orchestrator_footprint::Kind;
+use orchestrator_ledger::Owner;
+use orchestrator_types::{ByteCount, Component, Shard};
 
 use crate::{
     attempt::Attempt,
@@ -32,8 +34,10 @@ use crate::{
     crew::{numbers, spread},
     dataset::ResidentDataset,
     error::ExecuteError,
+    execute::Bench,
     product::Product,
-    residents::Residents,
+    residents::{Leased, Residents},
+    slice::Slice,
     text_matrix::TextMatrix,
 };
 use sides::{Candidates, Side};
@@ -51,15 +55,28 @@ pub(crate) fn rank(
     work: &AssignedRank,
     residents: &mut Residents,
     blobs: &BlobFolder,
-    threads: usize,
-    attempt: &Attempt,
+    bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
-    let dataset = residents
-        .datasets
+    let Bench { slice, attempt, .. } = bench;
+    if residents.matrices.get(&work.text_blobs).is_none() {
+        let matrix = TextMatrix::read(blobs, &work.text_blobs)?;
+        residents.make_room(slice, matrix.bytes(), None);
+        let _lease = slice.host_lease(Owner::Texts, matrix.bytes())?;
+        let leased = Leased { value: matrix, _lease };
+        residents.matrices.get_or_make(work.text_blobs.clone(), || Ok::<_, ExecuteError>(leased))?;
+    }
+    let width = residents.matrices.get(&work.text_blobs).map_or(1, |texts| texts.value.width);
+    let threads = threads(slice, residents, bench.threads, width);
+    let tiles = scaled(tile_bytes(width), threads);
+    // A GPU's executor scores on the processor beside it.
+    let _tiles = slice.host_lease(Owner::ScoreTiles, tiles)?;
+    let _scratch =
+        slice.host_lease(Owner::Staging { component: Component::Score }, tiles)?;
+    slice.apply_limit()?;
+    let Residents { datasets, matrices, .. } = residents;
+    let dataset = datasets
         .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
-    let texts = residents
-        .matrices
-        .get_or_make(work.text_blobs.clone(), || TextMatrix::read(blobs, &work.text_blobs))?;
+    let texts = &matrices.get(&work.text_blobs).expect("read above").value;
     let ranking = Ranking::new(work, dataset, texts, blobs, BLOCK_IMAGES)?;
     let (ranked, mut product) = ranking.run(threads, attempt)?;
     let partial = match work.direction {
@@ -71,6 +88,30 @@ pub(crate) fn rank(
     product.bytes = predictions::lines(work, dataset, &ranked);
     product.rows = ranked.len();
     Ok(product)
+}
+
+/// One thread's tile of scores with the rows of both sides.
+fn tile_bytes(width: usize) -> ByteCount {
+    let (queries, candidates) = (u64::from(QUERIES), u64::from(CANDIDATES));
+    ByteCount::bytes(4 * ((queries + candidates) * width as u64 + queries * candidates))
+}
+
+fn scaled(bytes: ByteCount, times: usize) -> ByteCount {
+    ByteCount::bytes(bytes.as_u64() * times as u64)
+}
+
+/// As many threads as there is room for, at least one. A thread has its tile as tensors and as our
+/// own buffers.
+fn threads(slice: &Slice, residents: &mut Residents, most: usize, width: usize) -> usize {
+    if slice.kind() == Kind::Cuda {
+        return most;
+    }
+    let each = scaled(tile_bytes(width), 2);
+    let free = || slice.ledger().free().as_u64();
+    if free() < each.as_u64() * most as u64 {
+        residents.let_towers_go(slice, scaled(each, most));
+    }
+    usize::try_from(free() / each.as_u64().max(1)).unwrap_or(most).clamp(1, most)
 }
 
 /// Queries, candidates and what belongs to what.

@@ -34,6 +34,25 @@ impl<K: PartialEq, V> Recent<K, V> {
         Ok(&mut self.entries.last_mut().expect("pushed a line above").1)
     }
 
+    /// The value of this key, if it is there. Does not count as use.
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// Lets the value go that was not used for longest; whether there was one.
+    pub(crate) fn pop(&mut self) -> bool {
+        let any = !self.entries.is_empty();
+        if any {
+            self.entries.remove(0);
+        }
+        any
+    }
+
+    /// Keys and values, the one not used for longest first.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        self.entries.iter_mut().map(|(key, value)| (&*key, value))
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.iter().map(|(_, value)| value)
     }

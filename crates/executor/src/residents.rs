@@ -3,15 +3,14 @@
 //! Invariant: whatever is handed out was made from bytes with the digest in the assignment. Only
 //! what a unit needs is loaded: a slice that encodes images never holds a text tower.
 //!
-//! Bounded in number, each kind by itself, so that an executor that serves many runs does not grow
-//! for ever; what was not used for longest goes first. Absent on purpose: a bound in bytes. The plan
-//! claims the bytes of what one run holds; what earlier runs left, up to
-//! these numbers, comes on top of that, and nothing here sees how large it is.
+//! Everything that stays is leased. Bounded in number, each kind by itself, and by the quota: when a
+//! unit needs room, what was not used for longest goes first, texts before weights.
 
 use std::path::Path;
 
 use orchestrator_data::{preprocess::Recipe, tokenizer::Tokenizer};
 use orchestrator_engine::{TextEncoder, VisionEncoder};
+use orchestrator_ledger::Lease;
 use orchestrator_model::ModelFolder;
 use orchestrator_proto::domain::{DatasetSource, ModelSource};
 use orchestrator_types::{ByteCount, Component, Digest};
@@ -20,8 +19,10 @@ use crate::{
     dataset::ResidentDataset,
     error::ExecuteError,
     recent::Recent,
+    slice::Slice,
     text_matrix::TextMatrix,
     text_rows::{TextRows, TextRowsKey},
+    tower::{Loaded, need},
 };
 
 const MOST_MODELS: usize = 4;
@@ -34,8 +35,15 @@ const MOST_TEXTS: usize = 2;
 pub(crate) struct Residents {
     pub(crate) models: Recent<ModelSource, ResidentModel>,
     pub(crate) datasets: Recent<DatasetSource, ResidentDataset>,
-    pub(crate) texts: Recent<TextRowsKey, TextRows>,
-    pub(crate) matrices: Recent<Vec<Digest>, TextMatrix>,
+    pub(crate) texts: Recent<TextRowsKey, Leased<TextRows>>,
+    pub(crate) matrices: Recent<Vec<Digest>, Leased<TextMatrix>>,
+}
+
+/// A value with the lease of its bytes, where host memory is leased.
+#[derive(Debug)]
+pub(crate) struct Leased<T> {
+    pub(crate) value: T,
+    pub(crate) _lease: Option<Lease>,
 }
 
 impl Residents {
@@ -54,6 +62,67 @@ impl Residents {
             sum.checked_add(bytes).expect("weights in memory fit 64 bits")
         })
     }
+
+    /// Makes room for a tower and for `passes` passes of `rows` rows at once, as far as it can be had
+    /// by letting others go.
+    pub(crate) fn make_room_for_tower(
+        &mut self,
+        slice: &Slice,
+        source: &ModelSource,
+        component: Component,
+        (rows, passes): (u32, u32),
+    ) -> Result<(), ExecuteError> {
+        let model = self.models.get_or_make(source.clone(), || ResidentModel::open(source))?;
+        let loaded = model.holds(component);
+        let bytes = need(model.folder(), slice, component, source.precision, (rows, passes), loaded);
+        self.make_room(slice, bytes, Some((source, component)));
+        Ok(())
+    }
+
+    /// Lets go, until `bytes` are free, of what was not used for longest; `keep` stays.
+    pub(crate) fn make_room(
+        &mut self,
+        slice: &Slice,
+        bytes: ByteCount,
+        keep: Option<(&ModelSource, Component)>,
+    ) {
+        let wanted = bytes.min(slice.ledger().quota());
+        let lacking = || slice.ledger().free() < wanted;
+        while lacking() && (self.matrices.pop() || self.texts.pop()) {}
+        let mut gone = false;
+        while lacking() && self.let_go(keep) {
+            gone = true;
+        }
+        if gone && slice.give_back_cache().is_err() {
+            tracing::warn!("the allocator's cache could not be returned");
+        }
+    }
+
+    /// Lets towers go until `bytes` are free; texts stay.
+    pub(crate) fn let_towers_go(&mut self, slice: &Slice, bytes: ByteCount) {
+        let wanted = bytes.min(slice.ledger().quota());
+        while slice.ledger().free() < wanted && self.let_go(None) {}
+    }
+
+    /// Lets one tower go; whether there was one.
+    fn let_go(&mut self, keep: Option<(&ModelSource, Component)>) -> bool {
+        let kept = |source: &ModelSource, component| keep == Some((source, component));
+        let mine = |source: &ModelSource| keep.is_some_and(|(kept, _)| kept == source);
+        // Other models first: the unit's own model is likely to be asked for its other tower.
+        for own in [false, true] {
+            for (source, model) in self.models.iter_mut().filter(|(source, _)| mine(source) == own) {
+                if model.text.is_some() && !kept(source, Component::Text) {
+                    model.text = None;
+                    return true;
+                }
+                if model.vision.is_some() && !kept(source, Component::Vision) {
+                    model.vision = None;
+                    return true;
+                }
+            }
+        }
+        false
+    }
 }
 
 /// A model folder and those parts of it that units have asked for so far.
@@ -61,8 +130,8 @@ impl Residents {
 pub(crate) struct ResidentModel {
     source: ModelSource,
     folder: ModelFolder,
-    text: Option<TextEncoder>,
-    vision: Option<VisionEncoder>,
+    text: Option<Loaded<TextEncoder>>,
+    vision: Option<Loaded<VisionEncoder>>,
 }
 
 impl ResidentModel {
@@ -103,20 +172,36 @@ impl ResidentModel {
         )))
     }
 
-    /// The text tower, loaded if it was not yet.
-    pub(crate) fn text(&mut self) -> Result<&TextEncoder, ExecuteError> {
+    /// The text tower, loaded if it was not yet. At most `rows` rows will pass at once.
+    pub(crate) fn text(
+        &mut self,
+        slice: &Slice,
+        rows: u32,
+    ) -> Result<&Loaded<TextEncoder>, ExecuteError> {
         if self.text.is_none() {
-            self.text = Some(TextEncoder::load(&self.folder, self.source.precision)?);
+            self.text = Some(Loaded::load(&self.folder, slice, self.source.precision, rows)?);
         }
         Ok(self.text.as_ref().expect("loaded a line above"))
     }
 
-    /// The vision tower, loaded if it was not yet.
-    pub(crate) fn vision(&mut self) -> Result<&VisionEncoder, ExecuteError> {
+    /// The vision tower, loaded if it was not yet. At most `rows` rows will pass at once.
+    pub(crate) fn vision(
+        &mut self,
+        slice: &Slice,
+        rows: u32,
+    ) -> Result<&Loaded<VisionEncoder>, ExecuteError> {
         if self.vision.is_none() {
-            self.vision = Some(VisionEncoder::load(&self.folder, self.source.precision)?);
+            self.vision = Some(Loaded::load(&self.folder, slice, self.source.precision, rows)?);
         }
         Ok(self.vision.as_ref().expect("loaded a line above"))
+    }
+
+    const fn holds(&self, component: Component) -> bool {
+        match component {
+            Component::Text => self.text.is_some(),
+            Component::Vision => self.vision.is_some(),
+            Component::Score => true,
+        }
     }
 
     fn weights(&self) -> ByteCount {

@@ -13,8 +13,9 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tracing::info;
 
 use crate::{
-    execute::{self, Settings},
+    execute::{self, SetUpError, Settings},
     service::Service,
+    slice::StartError,
 };
 
 /// How long the attempt at hand may take to notice that it is over: one tile.
@@ -32,6 +33,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// The device cannot be used.
+    #[error(transparent)]
+    Slice(StartError),
     /// The socket cannot be opened.
     #[error("cannot listen on {}; is another executor using it?", socket.display())]
     Listen {
@@ -59,7 +63,10 @@ pub fn serve(
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let set_up = |what| move |source| ServeError::SetUp { what, source };
-    let (jobs, attempts) = execute::start(settings).map_err(set_up("the working folders"))?;
+    let (jobs, attempts) = execute::start(settings).map_err(|error| match error {
+        SetUpError::Io(source) => set_up("the working folders")(source),
+        SetUpError::Slice(source) => ServeError::Slice(source),
+    })?;
     // The service moves messages only; one thread serves, and one is left when that is busy.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use orchestrator_tasks::class_embeddings;
-use orchestrator_types::Digest;
+use orchestrator_types::{ByteCount, Digest};
 
 use crate::{blobs::BlobFolder, embeddings::TextEmbeddings, error::ExecuteError};
 
@@ -41,6 +41,11 @@ impl TextMatrix {
         }
         let TextEmbeddings { width, rows, row_of, .. } = whole;
         Ok(Self { width, rows, row_of, classes: OnceLock::new() })
+    }
+
+    /// What it occupies on the host, class embeddings included once they are made.
+    pub(crate) fn bytes(&self) -> ByteCount {
+        ByteCount::bytes((4 * (self.rows.len() + self.row_of.len())) as u64)
     }
 
     /// The embedding of a distinct text.

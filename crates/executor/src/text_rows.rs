@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use orchestrator_data::tokenizer::Tokens;
 use orchestrator_proto::domain::{DatasetSource, EncodeTexts, ModelSource, TextSet};
-use orchestrator_types::Digest;
+use orchestrator_types::{ByteCount, Digest};
 
 /// Texts are padded to a multiple of this many tokens, or to the model's context.
 const LENGTH_STEP: usize = 8;
@@ -77,6 +77,13 @@ impl TextRows {
     /// Number of distinct texts.
     pub(crate) const fn unique(&self) -> usize {
         self.distinct.len()
+    }
+
+    /// What it occupies on the host.
+    pub(crate) fn bytes(&self) -> ByteCount {
+        let ids: usize = self.distinct.iter().map(|ids| 24 + 4 * ids.len()).sum();
+        let tiles = self.tiles.len() * size_of::<TextTile>();
+        ByteCount::bytes((ids + 4 * self.row_of.len() + tiles) as u64)
     }
 
     /// Every row.

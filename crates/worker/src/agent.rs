@@ -133,6 +133,8 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
             blobs: scratch.blobs().folder().to_owned(),
             cache: config.cache.clone(),
             threads: offer.threads,
+            device: offer.device.clone(),
+            ceiling: offer.memory_bytes,
             build: config.build.clone(),
         };
         starting

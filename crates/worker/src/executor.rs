@@ -10,7 +10,7 @@ use orchestrator_proto::{
     CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect_unix, v1,
     v1::executor_client::ExecutorClient,
 };
-use orchestrator_types::SliceId;
+use orchestrator_types::{ByteCount, DeviceId, SliceId};
 use tokio::{
     process::Command,
     time::{sleep, timeout},
@@ -32,6 +32,9 @@ pub(crate) struct Recipe {
     pub(crate) blobs: PathBuf,
     pub(crate) cache: PathBuf,
     pub(crate) threads: u32,
+    pub(crate) device: DeviceId,
+    /// Most memory of the device that it may use.
+    pub(crate) ceiling: ByteCount,
     pub(crate) build: String,
 }
 
@@ -73,6 +76,12 @@ impl Recipe {
         command.arg("--blobs").arg(&self.blobs);
         command.arg("--cache").arg(&self.cache);
         command.arg("--threads").arg(self.threads.to_string());
+        command.arg("--device").arg(self.device.to_string());
+        command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
+        if self.device != DeviceId::Cpu {
+            // CUDA shows a process one MIG instance at most; this way it is always device 0.
+            command.env("CUDA_VISIBLE_DEVICES", self.device.to_string());
+        }
         command
     }
 

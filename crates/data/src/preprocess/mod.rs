@@ -127,6 +127,16 @@ impl Recipe {
         }
     }
 
+    /// Factor and summand of each channel: a byte times the one plus the other is its number, up to
+    /// rounding. For devices that normalise by themselves.
+    #[expect(clippy::cast_possible_truncation, reason = "numbers are in single precision")]
+    pub fn affine(&self) -> ([f32; 3], [f32; 3]) {
+        let scale = self.scale.unwrap_or(1.0);
+        let factor = [0, 1, 2].map(|channel| (scale / self.std[channel]) as f32);
+        let summand = [0, 1, 2].map(|channel| (-self.mean[channel] / self.std[channel]) as f32);
+        (factor, summand)
+    }
+
     /// Writes the crop as numbers: channel by channel, each row by row (3 × height × width).
     ///
     /// # Panics

@@ -8,7 +8,7 @@ use orchestrator_proto::{
     domain::{AssignedWork, Assignment, UnitResult},
     v1::{self, execute_event::Event, executor_client::ExecutorClient},
 };
-use orchestrator_types::{Digest, FailureClass, FencingToken, UnitId};
+use orchestrator_types::{ByteCount, DeviceId, Digest, FailureClass, FencingToken, UnitId};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tonic::transport::Channel;
@@ -32,6 +32,8 @@ impl Bench {
             blobs: folder.path().join("blobs"),
             cache: folder.path().join("cache"),
             threads,
+            device: DeviceId::Cpu,
+            ceiling: ByteCount::gib(4),
         };
         let (end, ended) = oneshot::channel::<()>();
         let serving = socket.clone();

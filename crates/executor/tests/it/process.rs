@@ -78,7 +78,7 @@ fn command(folder: &TempDir) -> Command {
         .arg(folder.path().join("blobs"))
         .arg("--cache")
         .arg(folder.path().join("cache"))
-        .args(["--threads", "1", "--build", "b1"])
+        .args(["--threads", "1", "--build", "b1", "--ceiling", "4294967296"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped());
     command

@@ -1,0 +1,277 @@
+//! A tower on the slice: leased, loaded, probed, with the rows that pass through it at once.
+//!
+//! Invariants:
+//! - Nothing is loaded or run before its bytes are leased; no probe runs that is not predicted to fit.
+//! - At most [`MOST_PROBES`](orchestrator_footprint::MOST_PROBES) passes correct a prediction: two
+//!   small ones, and one at the chosen size.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use orchestrator_engine::{EngineError, Pixels, Placement, TextEncoder, VisionEncoder};
+use orchestrator_footprint::{
+    Forecast, Input, Kind, Learned, Pressure, Probe, Setting, Tower, probe_rows, rows_that_fit,
+};
+use orchestrator_ledger::{ForecastReading, Lease, Owner};
+use orchestrator_model::{ModelFolder, TextPooling};
+use orchestrator_torch::synchronise;
+use orchestrator_types::{ByteCount, Component, Phase, Precision};
+
+use crate::{
+    error::ExecuteError,
+    slice::{Slice, sum},
+};
+
+/// What a tower's encoder has to offer beside encoding.
+pub(crate) trait Encoder: Sized {
+    const COMPONENT: Component;
+
+    /// Reads the weights and places them.
+    fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError>;
+
+    /// One pass over `rows` rows of nothing in particular, of the longest kind.
+    fn probe(&self, rows: usize) -> Result<(), EngineError>;
+}
+
+/// A loaded tower.
+#[derive(Debug)]
+pub(crate) struct Loaded<E> {
+    pub(crate) encoder: E,
+    pub(crate) state: Arc<State>,
+    _weights: Lease,
+}
+
+/// What is known of a tower's appetite. Shared by the threads that feed it.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) component: Component,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) forecast: Forecast,
+    pub(crate) learned: Learned,
+    pub(crate) pressure: Pressure,
+    /// Tokens of the longest row.
+    pub(crate) tokens: u32,
+    /// Rows, of the longest kind, that pass at once.
+    pub(crate) rows: u32,
+}
+
+impl State {
+    pub(crate) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Rows of the longest kind that pass at once.
+    pub(crate) fn rows(&self) -> u32 {
+        self.known().rows
+    }
+
+    /// Predicted peak of a pass, weights excluded.
+    pub(crate) fn activations(&self, rows: u32, tokens: u32) -> ByteCount {
+        self.known().forecast.activations(rows, tokens)
+    }
+}
+
+/// The sizes of a model's tower, and the tokens of its longest row.
+pub(crate) fn shape(folder: &ModelFolder, component: Component) -> (Tower, u32) {
+    let config = folder.config();
+    let (blocks, input, tokens) = match component {
+        Component::Text => (&config.text.blocks, Input::Tokens, config.text.context),
+        Component::Vision | Component::Score => {
+            let vision = &config.vision;
+            let pixels = u64::from(vision.channels) * u64::from(vision.image_size).pow(2);
+            (&vision.blocks, Input::Pixels(pixels), vision.tokens())
+        }
+    };
+    let tower = Tower {
+        input,
+        layers: blocks.count,
+        width: blocks.width,
+        heads: blocks.heads,
+        mlp: blocks.mlp,
+        embedding_width: config.embedding_width,
+        parameters: folder.parameters(component),
+    };
+    (tower, tokens)
+}
+
+/// The engine's way on a slice, as the footprint knows it.
+pub(crate) fn placement(slice: &Slice, precision: Precision) -> Placement {
+    let chunk_tokens = Setting::new(slice.kind(), precision).chunk_tokens;
+    Placement { device: slice.device(), chunk_tokens, ..Placement::cpu(precision) }
+}
+
+/// Bytes for a tower, unless it is loaded, and for `passes` passes of `rows` rows at once.
+pub(crate) fn need(
+    folder: &ModelFolder,
+    slice: &Slice,
+    component: Component,
+    precision: Precision,
+    (rows, passes): (u32, u32),
+    loaded: bool,
+) -> ByteCount {
+    let (tower, tokens) = shape(folder, component);
+    let forecast = Forecast::new(tower, Setting::new(slice.kind(), precision));
+    let pass = forecast.activations(rows, tokens).as_u64();
+    let passing = ByteCount::bytes(pass.saturating_mul(passes.into()));
+    if loaded {
+        return passing;
+    }
+    let loading = tower.loading(slice.kind(), precision);
+    // The probes come after loading and before the passes: never both at once.
+    sum(tower.weights(precision), loading.max(passing))
+}
+
+impl<E: Encoder> Loaded<E> {
+    /// Leases, loads and probes. `wanted` is the most rows that will pass at once; `name` is the
+    /// model's, for the book.
+    pub(crate) fn load(
+        folder: &ModelFolder,
+        slice: &Slice,
+        precision: Precision,
+        wanted: u32,
+    ) -> Result<Self, ExecuteError> {
+        slice.enter(Phase::Load);
+        let (tower, tokens) = shape(folder, E::COMPONENT);
+        let (held, passing) =
+            (tower.weights(precision), tower.loading(slice.kind(), precision));
+        let owner = Owner::Weights {
+            model: name(folder),
+            component: E::COMPONENT,
+            precision,
+        };
+        let mut weights = slice.lease(owner, sum(held, passing))?;
+        let encoder = E::load(folder, placement(slice, precision))?;
+        weights.shrink_to(held);
+        let setting = Setting::new(slice.kind(), precision);
+        let known = Known {
+            forecast: Forecast::new(tower, setting),
+            learned: Learned::default(),
+            pressure: Pressure::default(),
+            tokens,
+            rows: wanted.max(1),
+        };
+        slice.enter(Phase::WarmUp);
+        let state = Arc::new(State { component: E::COMPONENT, known: Mutex::new(known) });
+        let loaded = Self { encoder, state, _weights: weights };
+        loaded.warm_up(slice, &name(folder), wanted.max(1))?;
+        slice.enter(Phase::Run);
+        Ok(loaded)
+    }
+
+    /// Two small passes correct the prediction, the rows that fit follow from it, and one pass with
+    /// them confirms it.
+    fn warm_up(&self, slice: &Slice, model: &str, wanted: u32) -> Result<(), ExecuteError> {
+        let tokens = self.state.known().tokens;
+        if slice.kind() == Kind::Cuda {
+            // Loads kernels and makes handles and workspaces, which stay.
+            self.pass(slice, 1)?;
+            slice.measure_runtime()?;
+        }
+        let most = self.fitting(slice, tokens, wanted)?;
+        for rows in probe_rows(most).into_iter().filter(|rows| *rows < most) {
+            let peak = self.pass(slice, rows)?;
+            self.state.known().forecast.correct(Probe { rows, tokens, peak });
+        }
+        let rows = self.fitting(slice, tokens, wanted)?;
+        let predicted = self.state.known().forecast.peak(rows, tokens);
+        let activations = self.pass(slice, rows)?;
+        slice.measure_runtime()?;
+        let mut known = self.state.known();
+        known.forecast.correct(Probe { rows, tokens, peak: activations });
+        known.rows = rows;
+        let precision = known.forecast.setting().precision;
+        let held = known.forecast.tower().weights(precision);
+        slice.meter().note_forecast(ForecastReading {
+            component: E::COMPONENT,
+            model: model.to_owned(),
+            precision,
+            rows,
+            tokens,
+            predicted_bytes: predicted,
+            measured_bytes: Some(sum(held, activations)),
+            probes: u32::try_from(known.forecast.probes()).unwrap_or(u32::MAX),
+            reason: if rows == wanted {
+                "as planned; it fits the quota".to_owned()
+            } else {
+                format!("the quota leaves room for {rows} of {wanted} planned rows")
+            },
+        });
+        Ok(())
+    }
+
+    /// The most rows, up to `wanted`, that fit beside what is held.
+    fn fitting(&self, slice: &Slice, tokens: u32, wanted: u32) -> Result<u32, ExecuteError> {
+        let known = self.state.known();
+        let free = slice.ledger().free();
+        if let Some(rows) = rows_that_fit(&known.forecast, tokens, free, wanted) {
+            return Ok(rows);
+        }
+        let one = known.forecast.activations(1, tokens);
+        let owner = Owner::Activations { component: E::COMPONENT, rows: 1 };
+        drop(known);
+        // Says who holds what, and whether waiting helps.
+        drop(slice.lease(owner, one)?);
+        Ok(1)
+    }
+
+    /// A pass over nothing in particular; what it allocated at its peak.
+    fn pass(&self, slice: &Slice, rows: u32) -> Result<ByteCount, ExecuteError> {
+        let predicted = self.state.activations(rows, self.state.known().tokens);
+        let owner = Owner::Activations { component: E::COMPONENT, rows };
+        let _lease = slice.lease(owner, predicted)?;
+        let (passed, peak) = slice.meter().peak_of(|| {
+            self.encoder.probe(rows as usize)?;
+            Ok::<_, EngineError>(synchronise(slice.device())?)
+        });
+        passed?;
+        Ok(peak)
+    }
+}
+
+/// The last part of a model's path.
+fn name(folder: &ModelFolder) -> String {
+    let path = folder.path();
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+impl Encoder for VisionEncoder {
+    const COMPONENT: Component = Component::Vision;
+
+    fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
+        Self::load(folder, placement)
+    }
+
+    fn probe(&self, rows: usize) -> Result<(), EngineError> {
+        let mut out = vec![0.0; rows * self.width()];
+        if self.takes_bytes() {
+            let crops = vec![127; rows * self.pixels()];
+            let (scale, shift) = ([0.01; 3], [-1.0; 3]);
+            self.encode(Pixels::Bytes { crops: &crops, scale, shift }, rows, &mut out)
+        } else {
+            self.encode(Pixels::Numbers(&vec![0.5; rows * self.pixels()]), rows, &mut out)
+        }
+    }
+}
+
+impl Encoder for TextEncoder {
+    const COMPONENT: Component = Component::Text;
+
+    fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
+        Self::load(folder, placement)
+    }
+
+    fn probe(&self, rows: usize) -> Result<(), EngineError> {
+        let end = match self.pooling() {
+            TextPooling::FirstOf(id) => id,
+            TextPooling::LargestId => self.last_id(),
+        };
+        // One word and its end, padded with the end as the executor pads.
+        let mut ids = vec![end; rows * self.context()];
+        ids.iter_mut().step_by(self.context()).for_each(|first| *first = 0);
+        let mut out = vec![0.0; rows * self.width()];
+        self.encode(&ids, rows, self.context(), &mut out)
+    }
+}
