@@ -13,7 +13,10 @@ use torch_sys::{
     get_and_reset_last_err,
 };
 
-use crate::{Device, allocator};
+use crate::{
+    Device, allocator,
+    cuda::{self, Loaded},
+};
 
 const BYTES: c_int = 0;
 const FLOATS: c_int = 6;
@@ -26,6 +29,11 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     allocator::set_limit(Device::Cpu, None).unwrap();
     allocator::reset_peaks(Device::Cpu).unwrap();
     turn
+}
+
+/// Whether this machine has a CUDA device that the process can use.
+pub(crate) fn has_cuda() -> bool {
+    matches!(cuda::load().unwrap(), Loaded::Present { devices: 1.. })
 }
 
 pub(crate) struct Tensor(*mut C_tensor);

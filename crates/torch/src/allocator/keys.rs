@@ -48,8 +48,8 @@ pub(super) const LASTING: &str = "pinned_reserve_segment_size_mb";
 pub(super) const KEYS: [Key; 14] = [
     key(LARGE_SEGMENT, Form::Mebibytes(11), Some("20")),
     key(EXPANDABLE, Form::Truth, Some("False")),
-    key(MAX_SPLIT, Form::Mebibytes(0), None),
-    key(MAX_ROUNDING, Form::Mebibytes(0), Some("20")),
+    key(MAX_SPLIT, Form::Mebibytes(11), None),
+    key(MAX_ROUNDING, Form::Mebibytes(11), Some("20")),
     key("garbage_collection_threshold", Form::Share { with_ends: false }, None),
     key("roundup_power2_divisions", Form::Divisions, None),
     key("per_process_memory_fraction", Form::Share { with_ends: true }, Some("1")),
@@ -61,6 +61,11 @@ pub(super) const KEYS: [Key; 14] = [
     key("release_lock_on_cudamalloc", Form::Truth, Some("False")),
     key("graph_capture_record_stream_reuse", Form::Truth, Some("False")),
 ];
+
+/// Somebody's text as a message can repeat it: short, and without control characters.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
 
 /// The setting of that name.
 pub(super) fn find(name: &str) -> Result<&'static Key, SettingsError> {
@@ -97,7 +102,7 @@ impl Key {
         };
         kept.ok_or_else(|| SettingsError::Value {
             key: self.name,
-            found: value.to_owned(),
+            found: shown(value),
             expected: self.form.expected(),
         })
     }

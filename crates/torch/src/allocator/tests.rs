@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     cuda::{self, Loaded},
     out_of_memory::{Kind, classify},
-    testing::{Tensor, alone},
+    testing::{Tensor, alone, has_cuda},
 };
 
 const CPU: Device = Device::Cpu;
@@ -107,7 +107,7 @@ fn what_is_free_is_what_the_limit_leaves() {
 #[test]
 fn threads_together_never_exceed_a_limit() {
     const THREADS: u64 = 8;
-    const ROUNDS: u64 = 50;
+    const ROUNDS: u64 = 20;
     const BLOCK: u64 = 1000;
     const ROOM: u64 = (THREADS - 1) * BLOCK;
     let _turn = alone();
@@ -174,11 +174,6 @@ fn operators_are_refused_their_results_and_pass_once_there_is_room() {
     assert_eq!(classify(&text, None), Some(Kind::Host), "{text}");
     leave(64 * 64 * 4);
     matrix.matmul(&matrix).unwrap();
-}
-
-/// Whether this machine has a CUDA device that the process can use.
-fn has_cuda() -> bool {
-    matches!(cuda::load().unwrap(), Loaded::Present { devices } if devices > 0)
 }
 
 #[test]
@@ -257,6 +252,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    // A refusal takes libtorch a millisecond, as it collects a stack trace.
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
     fn the_counts_follow_any_sequence_and_a_block_passes_exactly_if_it_fits(steps in steps()) {
         const ROOM: u64 = 50_000;
