@@ -17,8 +17,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include "host_allocator.hpp"
-
 using namespace orchestrator;
 
 extern "C" {
@@ -175,7 +173,6 @@ int orchestrator_torch_trace_begin(
     int device, void** out, char* message, std::size_t capacity) {
   return guarded(message, capacity, [&] {
     if (tracing != nullptr) throw std::runtime_error("this thread has a trace already");
-    if (device < 0) host::counts();  // fails where the CPU's allocator does not report
     auto trace = std::make_unique<Trace>(
         device < 0 ? c10::Device(c10::kCPU)
                    : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));

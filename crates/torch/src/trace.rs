@@ -6,7 +6,7 @@
 use std::{cell::Cell, ffi::c_void, marker::PhantomData, ptr, slice};
 
 use crate::{
-    Device, TorchError,
+    Device, TorchError, allocator,
     ffi::{
         RawEvent, done, orchestrator_torch_trace_begin, orchestrator_torch_trace_end,
         orchestrator_torch_trace_enter, orchestrator_torch_trace_free,
@@ -68,6 +68,8 @@ pub struct ModuleGuard {
 /// Starts a trace of what the current thread does to the device's memory. A thread has one trace
 /// at a time. On the CPU, [`crate::allocator::count_cpu`] comes first.
 pub fn start(device: Device) -> Result<Trace, TorchError> {
+    // Fails where the device is not there or its allocator reports nothing.
+    allocator::statistics(device)?;
     let mut handle = ptr::null_mut();
     // SAFETY: all pointers are valid during the call.
     done(|message, capacity| unsafe {

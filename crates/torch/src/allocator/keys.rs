@@ -150,11 +150,13 @@ fn divisions(text: &str) -> Option<String> {
         return whole(text).filter(|n| n.is_power_of_two()).map(|n| n.to_string());
     };
     let entries: Vec<_> = list.strip_suffix(']')?.split(',').collect();
-    let last = entries.len() - 1;
     let read = entries.iter().enumerate().map(|(at, entry)| {
         let (size, parts) = entry.split_once(':')?;
-        let known_size =
-            if size == ">" { at == last } else { whole(size).is_some_and(u64::is_power_of_two) };
+        let known_size = if size == ">" {
+            at + 1 == entries.len()
+        } else {
+            whole(size).is_some_and(u64::is_power_of_two)
+        };
         let known_parts = whole(parts).is_some_and(|n| n == 0 || n.is_power_of_two());
         (known_size && known_parts).then_some(*entry)
     });

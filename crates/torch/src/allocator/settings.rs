@@ -80,13 +80,11 @@ pub enum SettingsError {
 }
 
 fn meant(nearest: Option<&str>) -> String {
-    match nearest {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => {
-            let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
-            format!("known are {}", names.join(", "))
-        }
+    if let Some(name) = nearest {
+        return format!("did you mean `{name}`?");
     }
+    let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    format!("known are {}", names.join(", "))
 }
 
 /// Kinds of device that want settings of their own.

@@ -178,11 +178,11 @@ fn operators_are_refused_their_results_and_pass_once_there_is_room() {
 
 #[test]
 fn a_cuda_device_that_is_not_there_is_an_error_that_says_so() {
+    const NONE: Device = Device::Cuda(255);
     let reason = match cuda::load().unwrap() {
         Loaded::Present { devices: 1.. } => "there is no device cuda:255",
         _ => "CUDA support is not loaded in this process",
     };
-    const NONE: Device = Device::Cuda(255);
     let messages = [
         statistics(NONE).unwrap_err(),
         reset_peaks(NONE).unwrap_err(),
