@@ -115,8 +115,10 @@ struct Trace {
 
   void change(void* block, std::int64_t bytes) {
     if (bytes >= 0) {
-      live += static_cast<std::uint64_t>(bytes);
-      born[block] = static_cast<std::uint64_t>(bytes);
+      // A block that another thread gave back unseen may stand here still.
+      std::uint64_t& size = born[block];
+      live += static_cast<std::uint64_t>(bytes) - size;
+      size = static_cast<std::uint64_t>(bytes);
     } else if (const auto found = born.find(block); found != born.end()) {
       live -= found->second;
       born.erase(found);

@@ -73,6 +73,9 @@ impl Tensor {
     }
 }
 
+// SAFETY: libtorch's reference counts are atomic; a tensor may be freed on any thread.
+unsafe impl Send for Tensor {}
+
 impl Drop for Tensor {
     fn drop(&mut self) {
         // SAFETY: made by libtorch and freed once.
@@ -91,5 +94,5 @@ fn made(make: impl FnOnce(*mut *mut C_tensor)) -> Result<Tensor, String> {
     }
     // SAFETY: a string of C, as said above.
     let text = unsafe { CStr::from_ptr(error) }.to_string_lossy();
-    Err(text.split("\nException raised from").next().unwrap().to_owned())
+    Err(text.split("\nException raised from").next().unwrap().trim_end().to_owned())
 }

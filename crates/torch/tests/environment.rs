@@ -1,36 +1,54 @@
-//! Allocator settings in the environment. A process of its own, and one test: it sets variables.
+//! Allocator settings in the environment: each test runs itself again in a process that has them.
 
-use std::env;
+use std::{env, process::Command};
 
-use orchestrator_torch::{allocator, cuda};
+use orchestrator_torch::{
+    allocator::{self, Settings},
+    cuda,
+};
 
 const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 
-fn set(value: &str) {
-    // SAFETY: this process has one test, and no other thread reads the environment.
-    unsafe { env::set_var(VARIABLE, value) }
+/// Whether this is the process that has the variable. Elsewhere runs the test in such a one.
+fn has_variable(test: &str, value: &str) -> bool {
+    if env::var(VARIABLE).as_deref() == Ok(value) {
+        return true;
+    }
+    let output = Command::new(env::current_exe().expect("this test is a program"))
+        .args(["--exact", test, "--nocapture"])
+        .env_remove("PYTORCH_CUDA_ALLOC_CONF")
+        .env(VARIABLE, value)
+        .output()
+        .expect("the test runs again");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{errors}");
+    false
 }
 
 #[test]
-fn a_wrong_variable_is_an_error_and_one_that_would_last_is_not_passed_over() {
-    // SAFETY: as above.
-    unsafe { env::remove_var("PYTORCH_CUDA_ALLOC_CONF") };
-    set("expandable_segment:True");
+fn a_wrong_setting_is_named_before_libtorch_ends_the_process_over_it() {
+    let test = "a_wrong_setting_is_named_before_libtorch_ends_the_process_over_it";
+    if !has_variable(test, "expandable_segment:True") {
+        return;
+    }
     let wrong = "libtorch: environment variable PYTORCH_ALLOC_CONF: there is no allocator setting \
                  `expandable_segment`; did you mean `expandable_segments`?";
     assert_eq!(cuda::load().unwrap_err().to_string(), wrong);
-    assert_eq!(allocator::apply(&allocator::Settings::default()).unwrap_err().to_string(), wrong);
+    assert_eq!(allocator::apply(&Settings::default()).unwrap_err().to_string(), wrong);
+}
 
-    set("expandable_segments:True");
-    let found = allocator::environment().unwrap().unwrap();
-    assert_eq!(found.to_string(), "expandable_segments:True");
-    allocator::apply(&allocator::Settings::default()).unwrap();
-
-    set("pinned_reserve_segment_size_mb:4");
+#[test]
+fn a_setting_that_would_last_is_not_passed_over() {
+    let test = "a_setting_that_would_last_is_not_passed_over";
+    if !has_variable(test, "pinned_reserve_segment_size_mb:4,expandable_segments:True") {
+        return;
+    }
     assert_eq!(
-        allocator::apply(&allocator::Settings::default()).unwrap_err().to_string(),
+        allocator::apply(&Settings::default()).unwrap_err().to_string(),
         "libtorch: pinned_reserve_segment_size_mb:4 comes from the environment and cannot be taken \
          back; unset it there or put it into the settings"
     );
+    allocator::apply(&"pinned_reserve_segment_size_mb:4".parse().unwrap()).unwrap();
     allocator::apply(&allocator::environment().unwrap().unwrap()).unwrap();
 }

@@ -106,6 +106,21 @@ fn giving_back_an_older_block_is_an_event_but_not_of_the_live_bytes() {
 }
 
 #[test]
+fn a_block_that_another_thread_gave_back_unseen_counts_until_its_place_is_used_again() {
+    let _turn = alone();
+    let trace = start(Device::Cpu).unwrap();
+    // Too large for malloc to keep: the system gives the same place again, or another.
+    let block = Tensor::bytes(64 << 20).unwrap();
+    thread::scope(|scope| scope.spawn(move || drop(block)).join().unwrap());
+    let again = Tensor::bytes(64 << 20).unwrap();
+    let events = trace.finish();
+    let places = if events[0].address == events[1].address { 1 } else { 2 };
+    assert_eq!(events.len(), 2);
+    assert_eq!(events[1].live_after, places * (64 << 20));
+    drop(again);
+}
+
+#[test]
 fn nothing_is_recorded_before_or_after_a_trace_nor_of_other_threads() {
     let _turn = alone();
     let _outside = module("outside");
