@@ -2,7 +2,8 @@
 
 use std::{env, path::PathBuf};
 
-const SOURCES: [&str; 3] = ["cpp/shim.cpp", "cpp/allocator.cpp", "cpp/host_allocator.cpp"];
+const SOURCES: [&str; 4] =
+    ["cpp/shim.cpp", "cpp/allocator.cpp", "cpp/host_allocator.cpp", "cpp/trace.cpp"];
 
 fn main() {
     println!("cargo::rerun-if-changed=cpp");
@@ -13,7 +14,9 @@ fn main() {
     let include = PathBuf::from(&lib).join("../include");
     // Where NVIDIA's wheels lie beside libtorch's; the shim does without if there is none.
     let cuda = PathBuf::from(&lib).join("../../nvidia/cu13/include");
-    println!("cargo::rerun-if-changed={}", cuda.display());
+    if cuda.exists() {
+        println!("cargo::rerun-if-changed={}", cuda.display());
+    }
     cc::Build::new()
         .cpp(true)
         .std("c++17")

@@ -7,11 +7,14 @@
 #include <cstddef>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 namespace orchestrator::host {
 namespace {
@@ -61,19 +64,17 @@ void note_refusal(std::uint64_t bytes, std::uint64_t held) {
   c10::reportOutOfMemoryToProfiler(static_cast<std::int64_t>(bytes), held, held, kCpu);
 }
 
-[[noreturn]] void refuse(std::uint64_t bytes, std::uint64_t held, std::uint64_t allowed) {
+// Without the stack trace that TORCH_CHECK collects: finding its symbols takes milliseconds and says
+// nothing that the message does not.
+[[noreturn]] void refuse(std::uint64_t bytes, std::uint64_t held, const std::string& why) {
   note_refusal(bytes, held);
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", bytes, " bytes: ", held,
-      " bytes are in use and the limit is ", allowed, " bytes.");
+  throw c10::OutOfMemoryError(c10::str(
+      "CPU out of memory. Tried to allocate ", bytes, " bytes: ", held, " bytes are in use and ", why,
+      "."));
 }
 
-[[noreturn]] void refuse_by_order(std::uint64_t bytes) {
-  const std::uint64_t held = current.load(std::memory_order_relaxed);
-  note_refusal(bytes, held);
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", bytes, " bytes: ", held,
-      " bytes are in use and one refusal was ordered by refuse_once.");
+[[noreturn]] void refuse_beyond(std::uint64_t bytes, std::uint64_t held, std::uint64_t allowed) {
+  refuse(bytes, held, c10::str("the limit is ", allowed, " bytes"));
 }
 
 // Takes `bytes` off what the limit leaves. Gives the bytes then in use.
@@ -81,7 +82,7 @@ std::uint64_t reserve(std::uint64_t bytes) {
   std::uint64_t held = current.load(std::memory_order_relaxed);
   do {
     const std::uint64_t allowed = ceiling.load(std::memory_order_relaxed);
-    if (C10_UNLIKELY(held > allowed || bytes > allowed - held)) refuse(bytes, held, allowed);
+    if (C10_UNLIKELY(held > allowed || bytes > allowed - held)) refuse_beyond(bytes, held, allowed);
   } while (!current.compare_exchange_weak(held, held + bytes, std::memory_order_relaxed));
   return held + bytes;
 }
@@ -126,8 +127,10 @@ void release(void* block) {
 struct CountingAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, &release, kCpu};
-    if (C10_UNLIKELY(fault.strikes(bytes))) refuse_by_order(bytes);
-    if (C10_UNLIKELY(bytes > kLargest)) refuse(bytes, current.load(), kLargest);
+    if (C10_UNLIKELY(fault.strikes(bytes))) {
+      refuse(bytes, current.load(), "one refusal was ordered by refuse_once");
+    }
+    if (C10_UNLIKELY(bytes > kLargest)) refuse_beyond(bytes, current.load(), kLargest);
     const std::uint64_t held = reserve(bytes);
     std::byte* block = take(bytes) + kFront;
     *front_of(block) = {mark_of(block), bytes};

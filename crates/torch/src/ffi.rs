@@ -99,6 +99,30 @@ unsafe extern "C" {
         message: *mut c_char,
         capacity: usize,
     ) -> c_int;
+    pub(crate) fn orchestrator_torch_trace_begin(
+        device: c_int,
+        trace: *mut *mut c_void,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_trace_end(
+        trace: *mut c_void,
+        events: *mut *const RawEvent,
+        count: *mut usize,
+    );
+    pub(crate) fn orchestrator_torch_trace_name(
+        trace: *const c_void,
+        name: u32,
+        length: *mut usize,
+    ) -> *const u8;
+    pub(crate) fn orchestrator_torch_trace_free(trace: *mut c_void);
+    pub(crate) fn orchestrator_torch_trace_enter(
+        name: *const u8,
+        length: usize,
+        message: *mut c_char,
+        capacity: usize,
+    ) -> c_int;
+    pub(crate) fn orchestrator_torch_trace_leave();
 }
 
 /// `orchestrator_torch_level` of `cpp/allocator.cpp`.
@@ -118,6 +142,18 @@ pub(crate) struct Counts {
     pub(crate) ooms: u64,
     pub(crate) retries: u64,
     pub(crate) inactive_split_bytes: u64,
+}
+
+/// `orchestrator_torch_event` of `cpp/trace.cpp`.
+#[repr(C)]
+pub(crate) struct RawEvent {
+    pub(crate) at_ns: u64,
+    pub(crate) bytes: i64,
+    pub(crate) address: u64,
+    pub(crate) live_after: u64,
+    pub(crate) op: u32,
+    pub(crate) outer: u32,
+    pub(crate) module: u32,
 }
 
 /// Runs a function of the shim with room for its message. Gives the code and the message.

@@ -19,6 +19,7 @@ pub mod pinned;
 #[cfg(test)]
 mod testing;
 mod threads;
+pub mod trace;
 
 pub use attention::allow_math_attention;
 pub use device::{Device, synchronise};

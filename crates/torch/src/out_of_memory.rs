@@ -55,13 +55,12 @@ pub fn classify(text: &str, free_after: Option<FreeTotal>) -> Option<Kind> {
     let says = |words: &[&str]| words.iter().any(|words| first.contains(words));
     // On a MIG slice the allocator trips over NVML while it reports that memory ran out.
     let tripped = first.contains("NVML_SUCCESS ==") && text.contains("CUDACachingAllocator");
+    let perhaps = says(&MASKED_IF_LITTLE_IS_FREE) && free_after.is_some_and(is_little);
     if says(&DEVICE) {
         Some(Kind::Device)
     } else if says(&HOST) {
         Some(Kind::Host)
-    } else if tripped || says(&MASKED) {
-        Some(Kind::Masked)
-    } else if says(&MASKED_IF_LITTLE_IS_FREE) && free_after.is_some_and(is_little) {
+    } else if tripped || says(&MASKED) || perhaps {
         Some(Kind::Masked)
     } else if says(&DEAD) && !says(&REFUSED_ARGUMENTS) {
         Some(Kind::Fatal)

@@ -13,7 +13,10 @@ use torch_sys::{
     get_and_reset_last_err,
 };
 
-use crate::{Device, allocator};
+use crate::{
+    Device, allocator,
+    cuda::{self, Loaded},
+};
 
 const BYTES: c_int = 0;
 const FLOATS: c_int = 6;
@@ -26,6 +29,11 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     allocator::set_limit(Device::Cpu, None).unwrap();
     allocator::reset_peaks(Device::Cpu).unwrap();
     turn
+}
+
+/// Whether this machine has a CUDA device that the process can use.
+pub(crate) fn has_cuda() -> bool {
+    matches!(cuda::load().unwrap(), Loaded::Present { devices: 1.. })
 }
 
 pub(crate) struct Tensor(*mut C_tensor);
@@ -65,6 +73,9 @@ impl Tensor {
     }
 }
 
+// SAFETY: libtorch's reference counts are atomic; a tensor may be freed on any thread.
+unsafe impl Send for Tensor {}
+
 impl Drop for Tensor {
     fn drop(&mut self) {
         // SAFETY: made by libtorch and freed once.
@@ -83,5 +94,5 @@ fn made(make: impl FnOnce(*mut *mut C_tensor)) -> Result<Tensor, String> {
     }
     // SAFETY: a string of C, as said above.
     let text = unsafe { CStr::from_ptr(error) }.to_string_lossy();
-    Err(text.split("\nException raised from").next().unwrap().to_owned())
+    Err(text.split("\nException raised from").next().unwrap().trim_end().to_owned())
 }

@@ -33,6 +33,7 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Settings
 mod tests {
     use super::*;
 
+    /// What is found with these variables.
     fn with(first: Option<&str>, second: Option<&str>) -> Result<String, String> {
         settings(|name| if name == FIRST { first } else { second }.map(str::to_owned))
             .map(|found| found.map_or("nothing".to_owned(), |settings| settings.to_string()))
@@ -48,8 +49,11 @@ mod tests {
         assert_eq!(with(Some(on), Some(" expandable_segments : True")), Ok(on.to_owned()));
         insta::assert_snapshot!(
             with(Some(on), Some("expandable_segments:False")).unwrap_err(),
-            @""
+            @"libtorch: environment variables PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF differ; unset one"
         );
-        insta::assert_snapshot!(with(None, Some("expandable_segments:on")).unwrap_err(), @"");
+        insta::assert_snapshot!(
+            with(None, Some("expandable_segments:on")).unwrap_err(),
+            @"libtorch: environment variable PYTORCH_ALLOC_CONF: allocator setting `expandable_segments`: found `on`; write True or False"
+        );
     }
 }

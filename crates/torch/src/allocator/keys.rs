@@ -48,8 +48,8 @@ pub(super) const LASTING: &str = "pinned_reserve_segment_size_mb";
 pub(super) const KEYS: [Key; 14] = [
     key(LARGE_SEGMENT, Form::Mebibytes(11), Some("20")),
     key(EXPANDABLE, Form::Truth, Some("False")),
-    key(MAX_SPLIT, Form::Mebibytes(0), None),
-    key(MAX_ROUNDING, Form::Mebibytes(0), Some("20")),
+    key(MAX_SPLIT, Form::Mebibytes(11), None),
+    key(MAX_ROUNDING, Form::Mebibytes(11), Some("20")),
     key("garbage_collection_threshold", Form::Share { with_ends: false }, None),
     key("roundup_power2_divisions", Form::Divisions, None),
     key("per_process_memory_fraction", Form::Share { with_ends: true }, Some("1")),
@@ -61,6 +61,11 @@ pub(super) const KEYS: [Key; 14] = [
     key("release_lock_on_cudamalloc", Form::Truth, Some("False")),
     key("graph_capture_record_stream_reuse", Form::Truth, Some("False")),
 ];
+
+/// Somebody's text as a message can repeat it: short, and without control characters.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(60).flat_map(char::escape_debug).collect()
+}
 
 /// The setting of that name.
 pub(super) fn find(name: &str) -> Result<&'static Key, SettingsError> {
@@ -97,7 +102,7 @@ impl Key {
         };
         kept.ok_or_else(|| SettingsError::Value {
             key: self.name,
-            found: value.to_owned(),
+            found: shown(value),
             expected: self.form.expected(),
         })
     }
@@ -145,11 +150,13 @@ fn divisions(text: &str) -> Option<String> {
         return whole(text).filter(|n| n.is_power_of_two()).map(|n| n.to_string());
     };
     let entries: Vec<_> = list.strip_suffix(']')?.split(',').collect();
-    let last = entries.len() - 1;
     let read = entries.iter().enumerate().map(|(at, entry)| {
         let (size, parts) = entry.split_once(':')?;
-        let known_size =
-            if size == ">" { at == last } else { whole(size).is_some_and(u64::is_power_of_two) };
+        let known_size = if size == ">" {
+            at + 1 == entries.len()
+        } else {
+            whole(size).is_some_and(u64::is_power_of_two)
+        };
         let known_parts = whole(parts).is_some_and(|n| n == 0 || n.is_power_of_two());
         (known_size && known_parts).then_some(*entry)
     });

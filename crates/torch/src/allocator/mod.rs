@@ -2,8 +2,9 @@
 //!
 //! One interface for both devices. The CPU's allocator counts after [`count_cpu`]; before, the
 //! functions here fail for [`Device::Cpu`]. CUDA's allocator always counts, but a device that was
-//! not used yet has no counters: zeros are given, and a limit needs [`initialise`] first. CUDA
-//! devices fail here as long as CUDA support is not loaded ([`crate::cuda::load`]).
+//! not used yet has no counters: zeros are given, and a limit needs [`initialise`] first. Ask about
+//! CUDA devices only after [`crate::cuda::load`]: libtorch keeps its first answer, and every call
+//! here fails after a no.
 //!
 //! Invariant: a limit of the CPU holds at every allocation, whichever threads ask.
 
@@ -78,7 +79,8 @@ pub struct FreeTotal {
 /// do nothing. Call it before the first tensor: what was allocated before is never counted.
 ///
 /// Counted is what libtorch asks its allocator for: tensors, and the scratch memory that oneDNN
-/// takes through libtorch. What MKL and oneDNN take from the system for themselves is not.
+/// takes through libtorch. What MKL and oneDNN take from the system for themselves is not, nor is
+/// memory that is pinned ([`crate::pinned`]) or mapped.
 pub fn count_cpu() -> Result<(), TorchError> {
     // SAFETY: the message is valid for its capacity during the call. Blocks of the allocator
     // before are told apart by a mark and go back to it.

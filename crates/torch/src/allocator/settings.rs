@@ -6,7 +6,8 @@
 use std::{collections::BTreeMap, ffi::CString, fmt, str::FromStr};
 
 use super::keys::{
-    EXPANDABLE, KEYS, LARGE_SEGMENT, LARGE_SEGMENT_DEFAULT, LASTING, MAX_ROUNDING, MAX_SPLIT, find,
+    EXPANDABLE, KEYS, Key, LARGE_SEGMENT, LARGE_SEGMENT_DEFAULT, LASTING, MAX_ROUNDING, MAX_SPLIT,
+    find, shown,
 };
 use crate::{
     TorchError,
@@ -36,6 +37,9 @@ pub enum SettingsError {
         /// An entry that would do.
         example: String,
     },
+    /// Nothing between two commas, or beside the outer one.
+    #[error("the allocator settings have a comma too many; leave it out")]
+    Comma,
     /// A setting named twice.
     #[error("allocator setting `{0}` is given twice; leave one")]
     Twice(&'static str),
@@ -76,13 +80,11 @@ pub enum SettingsError {
 }
 
 fn meant(nearest: Option<&str>) -> String {
-    match nearest {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => {
-            let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
-            format!("known are {}", names.join(", "))
-        }
+    if let Some(name) = nearest {
+        return format!("did you mean `{name}`?");
     }
+    let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+    format!("known are {}", names.join(", "))
 }
 
 /// Kinds of device that want settings of their own.
@@ -138,8 +140,13 @@ pub fn apply(settings: &Settings) -> Result<(), TorchError> {
 impl Settings {
     /// The settings, with the default of each that is not named and that would else stay as it is.
     fn complete(&self) -> String {
+        // libtorch takes no value below the segments' size, not even its own default.
+        let rounding = self.large_segment().max(LARGE_SEGMENT_DEFAULT).to_string();
+        let default = |key: &Key| -> Option<&str> {
+            if key.name == MAX_ROUNDING { Some(&rounding) } else { key.default }
+        };
         let entries = KEYS.iter().filter_map(|key| {
-            let value = self.0.get(key.name).map(String::as_str).or(key.default)?;
+            let value = self.0.get(key.name).map(String::as_str).or_else(|| default(key))?;
             Some(format!("{}:{value}", key.name))
         });
         entries.collect::<Vec<_>>().join(",")
@@ -149,12 +156,14 @@ impl Settings {
         self.0.get(name)?.parse().ok()
     }
 
+    fn large_segment(&self) -> u64 {
+        self.size(LARGE_SEGMENT).unwrap_or(LARGE_SEGMENT_DEFAULT)
+    }
+
     fn checked(self) -> Result<Self, SettingsError> {
-        let least = self.size(LARGE_SEGMENT).unwrap_or(LARGE_SEGMENT_DEFAULT);
-        // The default has to pass too, as it is written out when settings are applied.
-        let rounding = self.size(MAX_ROUNDING).or(Some(LARGE_SEGMENT_DEFAULT));
-        for (key, found) in [(MAX_SPLIT, self.size(MAX_SPLIT)), (MAX_ROUNDING, rounding)] {
-            if let Some(found) = found.filter(|found| *found < least) {
+        let least = self.large_segment();
+        for key in [MAX_SPLIT, MAX_ROUNDING] {
+            if let Some(found) = self.size(key).filter(|found| *found < least) {
                 return Err(SettingsError::BelowLargeSegment { key, found, least });
             }
         }
@@ -173,11 +182,14 @@ impl FromStr for Settings {
         let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
         let mut settings = Self::default();
         for entry in entries(&text) {
+            if entry.is_empty() {
+                return Err(SettingsError::Comma);
+            }
             let (name, value) = entry.split_once(':').unwrap_or((entry, ""));
             let key = find(name)?;
             if value.is_empty() {
                 let example = format!("{}:{}", key.name, key.example());
-                return Err(SettingsError::NoValue { entry: entry.to_owned(), example });
+                return Err(SettingsError::NoValue { entry: shown(entry), example });
             }
             if settings.0.insert(key.name, key.read(value)?).is_some() {
                 return Err(SettingsError::Twice(key.name));
@@ -214,3 +226,6 @@ fn entries(text: &str) -> Vec<&str> {
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests;
