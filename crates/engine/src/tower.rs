@@ -91,6 +91,6 @@ fn module<T>(
     name: &str,
     run: impl FnOnce() -> Result<T, EngineError>,
 ) -> Result<T, EngineError> {
-    let _ = name;
+    let _scope = orchestrator_torch::trace::module(name);
     run()
 }

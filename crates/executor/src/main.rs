@@ -12,8 +12,9 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use lifeline::Lifeline;
-use orchestrator_executor::{Settings, serve};
-use orchestrator_types::{ByteCount, DeviceId};
+use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
+use orchestrator_engine::Attention;
+use orchestrator_types::{ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
@@ -24,7 +25,63 @@ use tracing_subscriber::EnvFilter;
 /// hand it waits for work that never comes, until Ctrl-D.
 #[derive(Debug, Parser)]
 #[command(name = "orchestrator-executor", version)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Arguments {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    serve: Option<Serve>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Print the GPUs and MIG instances that can be used, as JSON
+    Devices,
+    /// Measure where the bytes of one tower go, and print that as JSON
+    Profile(Profile),
+}
+
+/// `orchestrator profile` calls it, for each tower.
+#[derive(Debug, clap::Args)]
+struct Profile {
+    /// The model's folder
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// `text` or `vision`
+    #[arg(long, value_parser = component)]
+    component: Component,
+    /// `fp32`, `fp16` or `bf16`
+    #[arg(long, default_value = "fp32")]
+    precision: Precision,
+    /// `cpu`, `GPU-<uuid>` or `MIG-<uuid>`
+    #[arg(long, default_value = "cpu")]
+    device: DeviceId,
+    /// Compute threads; towers are profiled on one
+    #[arg(long, value_name = "N", default_value = "1")]
+    threads: NonZeroU16,
+    /// Most memory of the device that may be used, in bytes; 8 GiB unless given
+    #[arg(long, value_name = "BYTES", default_value_t = 8 << 30)]
+    quota: u64,
+    /// Settings of the allocator, as PYTORCH_ALLOC_CONF spells them
+    #[arg(long, value_name = "SETTINGS")]
+    allocator: Option<String>,
+    /// Batches of the curve
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    rows: Vec<u32>,
+    /// Write attention out instead of using fused kernels
+    #[arg(long)]
+    math_attention: bool,
+}
+
+fn component(text: &str) -> Result<Component, String> {
+    [Component::Text, Component::Vision]
+        .into_iter()
+        .find(|component| component.name() == text)
+        .ok_or_else(|| "expected `text` or `vision`".to_owned())
+}
+
+#[derive(Debug, clap::Args)]
+struct Serve {
     /// Where to listen: path of a Unix socket that does not exist yet.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
@@ -58,7 +115,13 @@ fn main() -> ExitCode {
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .init();
-    match run(arguments) {
+    let outcome = match (arguments.verb, arguments.serve) {
+        (Some(Verb::Devices), _) => print(&devices()),
+        (Some(Verb::Profile(request)), _) => return profiled(request),
+        (None, Some(arguments)) => run(arguments),
+        (None, None) => unreachable!("clap asks for one of both"),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error:#}");
@@ -67,8 +130,47 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { socket, blobs, cache, threads, device, ceiling, build } = arguments;
+/// Exit code where the quota is too small, as everywhere in this project.
+const DOES_NOT_FIT: u8 = 5;
+
+fn profiled(request: Profile) -> ExitCode {
+    if request.device != DeviceId::Cpu {
+        // SAFETY: no other thread runs yet, and CUDA has not been loaded.
+        #[expect(unsafe_code, reason = "the variable must be set before CUDA is loaded")]
+        unsafe {
+            std::env::set_var("CUDA_VISIBLE_DEVICES", request.device.to_string());
+        }
+    }
+    let Profile { model, component, precision, device, threads: _, quota, allocator, rows, .. } =
+        request;
+    let attention = if request.math_attention { Attention::Math } else { Attention::Fused };
+    let ceiling = ByteCount::bytes(quota);
+    let request =
+        Request { model, component, precision, device, ceiling, allocator, rows, attention };
+    let told = match profile(&request) {
+        Ok(profile) => serde_json::to_value(profile).map_err(Into::into).and_then(|p| print(&p)),
+        Err(error @ ProfileError::DoesNotFit(_)) => {
+            error!("{error}");
+            return ExitCode::from(DOES_NOT_FIT);
+        }
+        Err(error) => Err(error.into()),
+    };
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(document: &serde_json::Value) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    Ok(writeln!(io::stdout(), "{document}")?)
+}
+
+fn run(arguments: Serve) -> anyhow::Result<()> {
+    let Serve { socket, blobs, cache, threads, device, ceiling, build } = arguments;
     let ceiling = ByteCount::bytes(ceiling);
     let threads = usize::from(threads.get());
     let settings = Settings { blobs, cache, threads, device, ceiling };

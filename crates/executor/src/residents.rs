@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use orchestrator_data::{preprocess::Recipe, tokenizer::Tokenizer};
-use orchestrator_engine::{TextEncoder, VisionEncoder};
+use orchestrator_engine::{Attention, TextEncoder, VisionEncoder};
 use orchestrator_ledger::Lease;
 use orchestrator_model::ModelFolder;
 use orchestrator_proto::domain::{DatasetSource, ModelSource};
@@ -22,7 +22,7 @@ use crate::{
     slice::Slice,
     text_matrix::TextMatrix,
     text_rows::{TextRows, TextRowsKey},
-    tower::{Loaded, need},
+    tower::{Loaded, Wanted, need},
 };
 
 const MOST_MODELS: usize = 4;
@@ -179,7 +179,7 @@ impl ResidentModel {
         rows: u32,
     ) -> Result<&Loaded<TextEncoder>, ExecuteError> {
         if self.text.is_none() {
-            self.text = Some(Loaded::load(&self.folder, slice, self.source.precision, rows)?);
+            self.text = Some(Loaded::load(&self.folder, slice, self.wanted(rows))?);
         }
         Ok(self.text.as_ref().expect("loaded a line above"))
     }
@@ -191,9 +191,13 @@ impl ResidentModel {
         rows: u32,
     ) -> Result<&Loaded<VisionEncoder>, ExecuteError> {
         if self.vision.is_none() {
-            self.vision = Some(Loaded::load(&self.folder, slice, self.source.precision, rows)?);
+            self.vision = Some(Loaded::load(&self.folder, slice, self.wanted(rows))?);
         }
         Ok(self.vision.as_ref().expect("loaded a line above"))
+    }
+
+    const fn wanted(&self, rows: u32) -> Wanted {
+        Wanted { precision: self.source.precision, rows, attention: Attention::Fused }
     }
 
     const fn holds(&self, component: Component) -> bool {

@@ -7,9 +7,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use orchestrator_engine::{EngineError, Pixels, Placement, TextEncoder, VisionEncoder};
+use orchestrator_engine::{
+    Attention, EngineError, Pixels, Placement, TextEncoder, VisionEncoder,
+};
 use orchestrator_footprint::{
-    Forecast, Input, Kind, Learned, Pressure, Probe, Setting, Tower, probe_rows, rows_that_fit,
+    self as footprint, Forecast, Input, Kind, Learned, Pressure, Probe, Setting, Tower, probe_rows, rows_that_fit,
 };
 use orchestrator_ledger::{ForecastReading, Lease, Owner};
 use orchestrator_model::{ModelFolder, TextPooling};
@@ -97,10 +99,31 @@ pub(crate) fn shape(folder: &ModelFolder, component: Component) -> (Tower, u32) 
     (tower, tokens)
 }
 
-/// The engine's way on a slice, as the footprint knows it.
-pub(crate) fn placement(slice: &Slice, precision: Precision) -> Placement {
-    let chunk_tokens = Setting::new(slice.kind(), precision).chunk_tokens;
-    Placement { device: slice.device(), chunk_tokens, ..Placement::cpu(precision) }
+/// How a tower is to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// In which number format.
+    pub(crate) precision: Precision,
+    /// Most rows that will pass at once.
+    pub(crate) rows: u32,
+    /// How attention is computed.
+    pub(crate) attention: Attention,
+}
+
+impl Wanted {
+    fn setting(self, slice: &Slice) -> Setting {
+        let attention = match self.attention {
+            Attention::Fused => footprint::Attention::Fused,
+            Attention::Math => footprint::Attention::Math,
+        };
+        Setting { attention, ..Setting::new(slice.kind(), self.precision) }
+    }
+
+    fn placement(self, slice: &Slice) -> Placement {
+        let Self { precision, attention, .. } = self;
+        let chunk_tokens = self.setting(slice).chunk_tokens;
+        Placement { device: slice.device(), precision, chunk_tokens, attention }
+    }
 }
 
 /// Bytes for a tower, unless it is loaded, and for `passes` passes of `rows` rows at once.
@@ -125,15 +148,14 @@ pub(crate) fn need(
 }
 
 impl<E: Encoder> Loaded<E> {
-    /// Leases, loads and probes. `wanted` is the most rows that will pass at once; `name` is the
-    /// model's, for the book.
+    /// Leases, loads and probes.
     pub(crate) fn load(
         folder: &ModelFolder,
         slice: &Slice,
-        precision: Precision,
-        wanted: u32,
+        wanted: Wanted,
     ) -> Result<Self, ExecuteError> {
         slice.enter(Phase::Load);
+        let precision = wanted.precision;
         let (tower, tokens) = shape(folder, E::COMPONENT);
         let (held, passing) =
             (tower.weights(precision), tower.loading(slice.kind(), precision));
@@ -143,20 +165,19 @@ impl<E: Encoder> Loaded<E> {
             precision,
         };
         let mut weights = slice.lease(owner, sum(held, passing))?;
-        let encoder = E::load(folder, placement(slice, precision))?;
+        let encoder = E::load(folder, wanted.placement(slice))?;
         weights.shrink_to(held);
-        let setting = Setting::new(slice.kind(), precision);
         let known = Known {
-            forecast: Forecast::new(tower, setting),
+            forecast: Forecast::new(tower, wanted.setting(slice)),
             learned: Learned::default(),
             pressure: Pressure::default(),
             tokens,
-            rows: wanted.max(1),
+            rows: wanted.rows.max(1),
         };
         slice.enter(Phase::WarmUp);
         let state = Arc::new(State { component: E::COMPONENT, known: Mutex::new(known) });
         let loaded = Self { encoder, state, _weights: weights };
-        loaded.warm_up(slice, &name(folder), wanted.max(1))?;
+        loaded.warm_up(slice, &name(folder), wanted.rows.max(1))?;
         slice.enter(Phase::Run);
         Ok(loaded)
     }
@@ -218,7 +239,7 @@ impl<E: Encoder> Loaded<E> {
     }
 
     /// A pass over nothing in particular; what it allocated at its peak.
-    fn pass(&self, slice: &Slice, rows: u32) -> Result<ByteCount, ExecuteError> {
+    pub(crate) fn pass(&self, slice: &Slice, rows: u32) -> Result<ByteCount, ExecuteError> {
         let predicted = self.state.activations(rows, self.state.known().tokens);
         let owner = Owner::Activations { component: E::COMPONENT, rows };
         let _lease = slice.lease(owner, predicted)?;

@@ -20,4 +20,4 @@ pub use batch::{
 };
 pub use forecast::{Forecast, MOST_PROBES, Probe};
 pub use tower::{Attention, Input, Kind, Setting, Tower};
-pub use walk::{Walk, walk};
+pub use walk::{Walk, math_attention, walk};

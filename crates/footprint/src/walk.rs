@@ -30,6 +30,16 @@ pub fn walk(tower: &Tower, setting: Setting, rows: u32, tokens: u32) -> Walk {
     Walk { peak: ByteCount::bytes(pass.peak), at: pass.at }
 }
 
+/// Bytes that attention written out takes in one layer: scores, their softmax, and the mix of values.
+pub fn math_attention(tower: &Tower, setting: Setting, rows: u32, tokens: u32) -> ByteCount {
+    let element = setting.precision.element_bytes();
+    let rows = u64::from(setting.chunk_rows(tokens).min(rows));
+    let tokens = u64::from(tokens);
+    let scores = rows * u64::from(tower.heads) * tokens * tokens * element;
+    let mix = rows * tokens * u64::from(tower.width) * element;
+    ByteCount::bytes(2 * scores + mix)
+}
+
 struct Pass<'a> {
     tower: &'a Tower,
     setting: Setting,
