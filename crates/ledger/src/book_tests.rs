@@ -106,7 +106,7 @@ fn who_waits_is_served_when_bytes_come_back() {
             };
             ledger.lease_when_free(activations(8), mib(5), &never).map(|lease| lease.bytes())
         });
-        while !waits.load(Ordering::SeqCst) {
+        while !waits.load(Ordering::SeqCst) && !waiter.is_finished() {
             thread::yield_now();
         }
         drop(first);
