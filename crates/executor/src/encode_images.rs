@@ -97,8 +97,7 @@ impl Shares {
         }
         let free = bench.slice.ledger().free().as_u64();
         let (tile, numbers) = tile_bytes(work, &tower.encoder);
-        let tokens = tower.state.known().tokens;
-        let each = numbers + tower.state.activations(work.tile, tokens).as_u64();
+        let each = numbers + tower.state.longest(work.tile).as_u64();
         let base = results(work, &tower.encoder) + tile;
         let passes = free.saturating_sub(base) / each.max(1);
         let passes = usize::try_from(passes).unwrap_or(usize::MAX).clamp(1, bench.threads);

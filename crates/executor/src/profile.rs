@@ -168,7 +168,7 @@ fn curve<E: Encoder>(
             measured_bytes: None,
             rows_per_second: None,
         };
-        let activations = loaded.state.activations(rows, tokens);
+        let activations = loaded.state.longest(rows);
         if activations <= slice.ledger().free() && started.elapsed() < PATIENCE {
             tracing::info!(rows, "measuring");
             point.measured_bytes = Some(sum(weights, loaded.pass(slice, rows)?));
@@ -200,7 +200,7 @@ fn lease<E: Encoder>(
     slice: &Slice,
     rows: u32,
 ) -> Result<Lease, ExecuteError> {
-    let bytes = loaded.state.activations(rows, loaded.state.known().tokens);
+    let bytes = loaded.state.longest(rows);
     Ok(slice.lease(Owner::Activations { component: E::COMPONENT, rows }, bytes)?)
 }
 

@@ -70,6 +70,12 @@ impl State {
         self.known().rows
     }
 
+    /// Predicted peak of a pass of the longest rows, weights excluded.
+    pub(crate) fn longest(&self, rows: u32) -> ByteCount {
+        let known = self.known();
+        known.forecast.activations(rows, known.tokens)
+    }
+
     /// Predicted peak of a pass, weights excluded.
     pub(crate) fn activations(&self, rows: u32, tokens: u32) -> ByteCount {
         self.known().forecast.activations(rows, tokens)
@@ -240,7 +246,7 @@ impl<E: Encoder> Loaded<E> {
 
     /// A pass over nothing in particular; what it allocated at its peak.
     pub(crate) fn pass(&self, slice: &Slice, rows: u32) -> Result<ByteCount, ExecuteError> {
-        let predicted = self.state.activations(rows, self.state.known().tokens);
+        let predicted = self.state.longest(rows);
         let owner = Owner::Activations { component: E::COMPONENT, rows };
         let _lease = slice.lease(owner, predicted)?;
         let (passed, peak) = slice.meter().peak_of(|| {
