@@ -112,7 +112,7 @@ async fn what_is_not_there_or_not_built_is_named() {
     let bench = Bench::start(1).await;
     let mut refused = Vec::new();
     let absent = ModelSource { folder: "/nowhere/model".into(), ..model() };
-    let half = ModelSource { precision: Precision::Bf16, ..model() };
+    let half = ModelSource { precision: Precision::Int8, ..model() };
     for model in [absent, half] {
         let work = EncodeImages { model, ..images(&fluent, 0, 4) };
         refused.push(bench.execute(AssignedWork::EncodeImages(work)).await.unwrap_err());
