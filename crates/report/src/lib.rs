@@ -6,6 +6,7 @@
 //! | [`json`] | `report.json`, schema `orchestrator.report/1` |
 //! | [`text`] | the result table of the terminal |
 //! | [`markdown`] | `report.md` |
+//! | [`profile_text`], [`profile_json`], [`profile_svg`] | where a tower's bytes go |
 //! | [`parquet`] | `predictions.parquet`, `memory.parquet` and the embeddings, row by row |
 //!
 //! Invariant: a report never looks better than the run was. [`Report::complete`] is false as soon
@@ -27,6 +28,7 @@ pub mod json;
 pub mod markdown;
 mod memory;
 pub mod parquet;
+mod profile;
 mod report;
 mod rows;
 pub mod text;
@@ -37,6 +39,7 @@ pub use evidence::{
 };
 pub use fold::{FoldError, fold};
 pub use memory::{newest, samples};
+pub use profile::{ReadProfileError, profile_json, profile_svg, profile_text, read_profile};
 pub use report::{
     DatasetProvenance, Forecast, HostMemory, Memory, ModelProvenance, Node, PhaseMemory, Phases,
     Provenance, Report, Samples, Task, Trial,
