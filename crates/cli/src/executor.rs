@@ -1,8 +1,7 @@
 //! The executor's program, asked for one answer: what devices there are, where a tower's bytes go.
 //!
-//! It links libtorch and this binary does not, so what only libtorch knows is asked of it. Its
-//! progress is passed on to the user as it comes; the last line that it says before it fails is the
-//! reason.
+//! It links libtorch and this binary does not, so what only libtorch knows is asked of it. The last
+//! line that it says before it fails is the reason.
 
 use std::{
     env,
@@ -55,6 +54,22 @@ pub(crate) fn ask<T: DeserializeOwned>(
     program: &Path,
     arguments: &[impl AsRef<OsStr>],
 ) -> Result<T, NoAnswer> {
+    converse(program, arguments, |_| {})
+}
+
+/// As [`ask`], and passes its progress on to the user as it comes.
+pub(crate) fn ask_aloud<T: DeserializeOwned>(
+    program: &Path,
+    arguments: &[impl AsRef<OsStr>],
+) -> Result<T, NoAnswer> {
+    converse(program, arguments, say)
+}
+
+fn converse<T: DeserializeOwned>(
+    program: &Path,
+    arguments: &[impl AsRef<OsStr>],
+    tell: fn(String),
+) -> Result<T, NoAnswer> {
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -62,10 +77,10 @@ pub(crate) fn ask<T: DeserializeOwned>(
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to start {}", program.display()))?;
-    let (answer, last) = listen(&mut child)?;
+    let (answer, last) = listen(&mut child, tell)?;
     let status = child.wait().context("failed to wait for the executor")?;
     if status.success() {
-        last.into_iter().for_each(say);
+        last.into_iter().for_each(tell);
         let unreadable = || format!("{} gave an answer that cannot be read", program.display());
         return Ok(serde_json::from_slice(&answer).with_context(unreadable)?);
     }
@@ -81,11 +96,11 @@ pub(crate) fn ask<T: DeserializeOwned>(
 }
 
 /// Its standard output, and the last line of its progress, which is not passed on yet.
-fn listen(child: &mut Child) -> anyhow::Result<(Vec<u8>, Option<String>)> {
+fn listen(child: &mut Child, tell: fn(String)) -> anyhow::Result<(Vec<u8>, Option<String>)> {
     let mut output = child.stdout.take().context("the executor has no standard output")?;
     let progress = child.stderr.take().context("the executor has no standard error")?;
     thread::scope(|scope| {
-        let relayed = scope.spawn(|| relay(BufReader::new(progress)));
+        let relayed = scope.spawn(|| relay(BufReader::new(progress), tell));
         let mut answer = Vec::new();
         output.read_to_end(&mut answer).context("failed to read the executor's answer")?;
         Ok((answer, relayed.join().unwrap_or_default()))
@@ -93,7 +108,7 @@ fn listen(child: &mut Child) -> anyhow::Result<(Vec<u8>, Option<String>)> {
 }
 
 /// Passes lines on, each when the next one is there.
-fn relay(mut progress: impl std::io::BufRead) -> Option<String> {
+fn relay(mut progress: impl std::io::BufRead, tell: fn(String)) -> Option<String> {
     let mut last: Option<String> = None;
     let mut line = Vec::new();
     // A broken pipe ends the relay as the end of the stream does.
@@ -101,7 +116,7 @@ fn relay(mut progress: impl std::io::BufRead) -> Option<String> {
         let text = String::from_utf8_lossy(&line).trim_end().replace(char::is_control, "\u{fffd}");
         line.clear();
         if !text.is_empty() {
-            last.replace(text).into_iter().for_each(say);
+            last.replace(text).into_iter().for_each(tell);
         }
     }
     last

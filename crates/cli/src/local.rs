@@ -18,6 +18,14 @@ const SHARE_OF_FREE: u64 = 80;
 /// What this machine offers: its GPUs as `device` says, or its processor in `slices` slices. Says
 /// what the user should know of it.
 pub(crate) fn inventory(slices: u32, device: &DeviceChoice) -> Result<Inventory, Failure> {
+    Ok(machine(slices, device)?.0)
+}
+
+/// As [`inventory`], with what is known of the GPUs among the slices.
+pub(crate) fn machine(
+    slices: u32,
+    device: &DeviceChoice,
+) -> Result<(Inventory, Vec<Found>), Failure> {
     let chosen = match (slices, device) {
         (1, device) => devices::choose(device)?,
         (_, DeviceChoice::Auto | DeviceChoice::Only(DeviceId::Cpu)) => Chosen::default(),
@@ -31,18 +39,19 @@ pub(crate) fn inventory(slices: u32, device: &DeviceChoice) -> Result<Inventory,
     for text in warnings.into_iter().chain(crowded(slices, processors())) {
         say(format_args!("warning: {text}"));
     }
-    Ok(if gpus.is_empty() { processor(slices)? } else { of_gpus(gpus)? })
+    let inventory = if gpus.is_empty() { processor(slices)? } else { of_gpus(&gpus)? };
+    Ok((inventory, gpus))
 }
 
 /// One slice for each GPU. The processors, which decode for them, are shared out.
-fn of_gpus(gpus: Vec<Found>) -> anyhow::Result<Inventory> {
+fn of_gpus(gpus: &[Found]) -> anyhow::Result<Inventory> {
     let node = node_name();
     let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let offer = |(index, gpu): (u32, Found)| {
+    let offer = |(index, gpu): (u32, &Found)| {
         Ok(SliceOffer {
             id: slice_name(&node, index)?,
             node: node.clone(),
-            device: gpu.id,
+            device: gpu.id.clone(),
             threads: share(processors(), count, index),
             memory_bytes: gpu.ceiling_bytes,
         })

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::{
     args,
-    devices::DeviceChoice,
+    devices::{DeviceChoice, Found},
     exit::{Exit, Failure},
     local, print_line,
     runs::moment,
@@ -33,7 +33,14 @@ struct Offer {
     slice: SliceId,
     device: DeviceId,
     threads: u32,
+    /// What the slice may use.
     ceiling_bytes: ByteCount,
+    /// A GPU's product name.
+    name: Option<String>,
+    /// A GPU's memory.
+    total_bytes: Option<ByteCount>,
+    /// What of it nobody uses now.
+    free_bytes: Option<ByteCount>,
 }
 
 /// A run and the memory of the slices that work or worked on it.
@@ -57,10 +64,10 @@ struct Usage {
 }
 
 pub(crate) fn nodes(arguments: &args::Nodes) -> Result<Exit, Failure> {
-    let inventory = local::inventory(1, &DeviceChoice::Auto)?;
+    let (inventory, gpus) = local::machine(1, &DeviceChoice::Auto)?;
     let stored = State::of_user()?.runs()?;
     let runs = told(&stored).into_iter().map(held).collect::<anyhow::Result<Vec<_>>>()?;
-    let offers = inventory.slices.into_iter().map(offer).collect();
+    let offers = inventory.slices.into_iter().map(|slice| offer(slice, &gpus)).collect();
     let nodes = Nodes { schema: "orchestrator.nodes/1", offers, runs };
     if arguments.json {
         let json = serde_json::to_string_pretty(&nodes).context("failed to encode")?;
@@ -83,9 +90,19 @@ fn told(stored: &[Stored]) -> Vec<&Stored> {
     stored.iter().max_by_key(at).into_iter().collect()
 }
 
-fn offer(offer: SliceOffer) -> Offer {
+fn offer(offer: SliceOffer, gpus: &[Found]) -> Offer {
     let SliceOffer { id, node, device, threads, memory_bytes } = offer;
-    Offer { node, slice: id, device, threads, ceiling_bytes: memory_bytes }
+    let gpu = gpus.iter().find(|gpu| gpu.id == device);
+    Offer {
+        name: gpu.map(|gpu| gpu.name.clone()),
+        total_bytes: gpu.map(|gpu| gpu.total_bytes),
+        free_bytes: gpu.map(|gpu| gpu.free_bytes),
+        node,
+        slice: id,
+        device,
+        threads,
+        ceiling_bytes: memory_bytes,
+    }
 }
 
 fn held(stored: &Stored) -> anyhow::Result<Held> {
@@ -137,13 +154,18 @@ fn render(nodes: &Nodes) -> String {
 }
 
 fn offers(offers: &[Offer]) -> String {
-    let mut table = table(&["slice", "device", "threads", "ceiling"], 2);
-    for Offer { node: _, slice, device, threads, ceiling_bytes } in offers {
+    let mut table = table(&["slice", "device", "name", "threads", "ceiling", "free", "total"], 3);
+    let bytes =
+        |bytes: Option<ByteCount>| bytes.map_or_else(|| "–".to_owned(), |bytes| bytes.to_string());
+    for offer in offers {
         table.add_row([
-            slice.to_string(),
-            device.to_string(),
-            threads.to_string(),
-            ceiling_bytes.to_string(),
+            offer.slice.to_string(),
+            offer.device.to_string(),
+            offer.name.clone().unwrap_or_else(|| "–".to_owned()),
+            offer.threads.to_string(),
+            offer.ceiling_bytes.to_string(),
+            bytes(offer.free_bytes),
+            bytes(offer.total_bytes),
         ]);
     }
     table.trim_fmt()
@@ -258,6 +280,9 @@ mod tests {
             device: DeviceId::Gpu("GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab".to_owned()),
             threads: 16,
             ceiling_bytes: ByteCount::gib(138),
+            name: Some("NVIDIA H200".to_owned()),
+            total_bytes: Some(ByteCount::gib(140)),
+            free_bytes: Some(ByteCount::gib(139)),
         };
         let run = Held {
             run: "01k0".to_owned(),

@@ -11,14 +11,16 @@ use orchestrator_ledger::{ComponentProfile, PROFILE_SCHEMA, Profile};
 use orchestrator_plan::{Inventory, SliceOffer};
 use orchestrator_report::{profile_json, profile_svg, profile_text};
 use orchestrator_spec::MemoryTerms;
-use orchestrator_types::{Component, Precision};
+use orchestrator_types::{ByteCount, Component, Precision};
 
 use crate::{
     args,
     evaluation::{self, Checked},
     executor::{self, NoAnswer},
     exit::{Exit, Failure},
-    folder, local, print_line, say,
+    folder, local,
+    plan::tight,
+    print_line, say,
 };
 
 /// Profiles the towers of an evaluation and writes the result into a folder of its own.
@@ -52,8 +54,9 @@ pub(crate) fn measure(
     for (index, tower) in towers.iter().enumerate() {
         say(format_args!("profiling {}/{}: {tower} on {}", index + 1, towers.len(), offer.device));
         let arguments = tower.arguments(&checked.base, offer, &checked.evaluation.memory);
-        let answer = executor::ask::<ComponentProfile>(program, &arguments);
-        let answer = answer.map_err(|error| refused(tower, error))?;
+        let answer = executor::ask_aloud::<ComponentProfile>(program, &arguments);
+        let answer =
+            answer.map_err(|error| refused(tower, error, checked.evaluation.memory.quota))?;
         // The program knows the folder, the user the path that eval.yaml names.
         components.push(ComponentProfile { model: tower.model.to_owned(), ..answer });
     }
@@ -61,10 +64,13 @@ pub(crate) fn measure(
     Ok(Profile { schema: PROFILE_SCHEMA.to_owned(), name, components })
 }
 
-fn refused(tower: &Tower<'_>, error: NoAnswer) -> Failure {
+fn refused(tower: &Tower<'_>, error: NoAnswer, asked: Option<ByteCount>) -> Failure {
     let what = format!("failed to profile {tower}");
     match error {
-        NoAnswer::DoesNotFit(error) => Failure::new(Exit::DoesNotFit, error.context(what)),
+        NoAnswer::DoesNotFit(error) => {
+            let failure = Failure::new(Exit::DoesNotFit, error.context(what));
+            asked.into_iter().fold(failure, |failure, quota| failure.advise(tight(quota)))
+        }
         NoAnswer::Failed(error) => Failure::internal(error.context(what)),
     }
 }
@@ -165,7 +171,7 @@ fn slug(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator_types::{ByteCount, DeviceId};
+    use orchestrator_types::DeviceId;
 
     use super::*;
     use crate::{args::EvaluationFile, executor::tests::stand_in};

@@ -265,14 +265,17 @@ fn refused(refusal: Refusal) -> Failure {
 
 fn describe(inventory: &Inventory) -> String {
     let threads: u32 = inventory.slices.iter().map(|slice| slice.threads).sum();
-    let first = inventory.slices.first();
-    let memory = first.map(|slice| slice.memory_bytes).unwrap_or_default();
+    let memory = inventory.slices.iter().map(|slice| slice.memory_bytes).min().unwrap_or_default();
     let devices: BTreeSet<String> =
         inventory.slices.iter().map(|slice| slice.device.to_string()).collect();
     let devices = devices.into_iter().collect::<Vec<_>>().join(", ");
     match inventory.slices.len() {
         1 => format!("1 slice: {devices}, {threads} threads, {memory}"),
-        count => format!("{count} slices: {devices}, {threads} threads in all, {memory} each"),
+        count => {
+            let alike = inventory.slices.iter().all(|slice| slice.memory_bytes == memory);
+            let least = if alike { "" } else { "at least " };
+            format!("{count} slices: {devices}, {threads} threads in all, {least}{memory} each")
+        }
     }
 }
 
