@@ -134,6 +134,40 @@ fn a_quota_that_nothing_fits_is_exit_code_5() {
     insta::assert_snapshot!(refusal(&home, &arguments, 5));
 }
 
+#[test]
+fn an_evaluation_that_allows_too_little_memory_is_exit_code_5() {
+    let home = Home::default();
+    copy(&home, "edge/gray.jpg", "images/cats/one.jpg");
+    let dataset = "{format: imagefolder, path: images}";
+    home.write("eval.yaml", evaluation(&tiny_clip(), dataset, ZERO_SHOT));
+    home.write(
+        "inventory.json",
+        r#"{"slices": [{"id": "host.0", "node": "host", "device": "cpu", "threads": 1, "memory": "1 GiB"}]}"#,
+    );
+    let quota = ["--set", "memory.quota=1 MiB"];
+    let plan = [&["plan", "eval.yaml", "--inventory", "inventory.json"], &quota[..]].concat();
+    insta::assert_snapshot!("quota_of_the_evaluation", refusal(&home, &plan, 5));
+    let submit = refusal(&home, &[&["submit", "eval.yaml"], &quota[..]].concat(), 5);
+    assert!(submit.contains("never fits"), "{submit}");
+    assert!(
+        submit.trim_end().ends_with("or leave it out to use what the slice offers"),
+        "{submit}"
+    );
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let home = Home::default();
+    copy(&home, "edge/gray.jpg", "images/cats/one.jpg");
+    let dataset = "{format: imagefolder, path: images}";
+    home.write("eval.yaml", evaluation(&tiny_clip(), dataset, ZERO_SHOT));
+    let both = ["submit", "eval.yaml", "--device", "GPU-1", "--local-slices", "2"];
+    insta::assert_snapshot!("device_and_slices", refusal(&home, &both, 2));
+    let unknown = home.run(&["submit", "eval.yaml", "--device", "cuda:0"]);
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.stderr.contains("`cuda:0` is not a device"), "{unknown:#?}");
+}
+
 /// Every odd file, as a dataset of its own.
 fn edge_evaluation(home: &Home, policy: &str) {
     for entry in fs::read_dir(data().join("edge")).unwrap() {

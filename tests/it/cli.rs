@@ -16,6 +16,7 @@ fn help_teaches() {
     let home = Home::default();
     insta::assert_snapshot!("help", stdout(&home, &["--help"]));
     insta::assert_snapshot!("help_submit", stdout(&home, &["submit", "--help"]));
+    insta::assert_snapshot!("help_profile", stdout(&home, &["profile", "--help"]));
 }
 
 #[test]
@@ -87,6 +88,16 @@ fn a_run_can_be_looked_at_afterwards() {
     assert!(stdout(&home, &["status", run]).contains("complete"));
     let table = stdout(&home, &["report", "last"]);
     assert!(outcome.stdout.starts_with(&table), "the same table again");
+
+    assert!(home.path().join(folder).join("memory.parquet").is_file());
+    let nodes: Value = serde_json::from_str(&stdout(&home, &["nodes", "--json"])).unwrap();
+    assert_eq!(nodes["schema"], "orchestrator.nodes/1");
+    assert!(nodes["offers"][0]["ceiling_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(
+        (&nodes["runs"][0]["run"], &nodes["runs"][0]["state"]),
+        (&run.into(), &"complete".into())
+    );
+    assert!(stdout(&home, &["nodes"]).contains(run));
 
     let missing = home.run(&["status", "nonsense"]);
     assert_eq!(missing.code, Some(2));

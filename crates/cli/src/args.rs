@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use orchestrator_spec::Override;
 
+use crate::devices::DeviceChoice;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0    complete: every sample was evaluated
@@ -39,6 +41,15 @@ pub(crate) enum Verb {
     Check(Check),
     /// Show what a run would do: placement, predicted bytes, batches, and why
     Plan(Plan),
+    /// Show where the memory of each tower goes, and which batch is best
+    ///
+    /// Runs each tower of each model in each precision of the sweep on synthetic input of the real
+    /// shape. Prints memory by operator, module and phase and the batch curve; writes profile.json,
+    /// profile.svg and profile.txt into a new folder. The last line of stdout names it.
+    #[command(after_help = EXIT_CODES)]
+    Profile(Profile),
+    /// Show what this machine offers, and who holds which bytes of it
+    Nodes(Nodes),
     /// Go on with a run that was interrupted, cancelled or left incomplete
     Resume(Resume),
     /// List past and current runs
@@ -75,6 +86,16 @@ pub(crate) struct Local {
     /// Cut this machine's processor into N slices, one executor process each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) local_slices: u32,
+    #[command(flatten)]
+    pub(crate) device: Device,
+}
+
+/// Which devices are used.
+#[derive(Args, Debug)]
+pub(crate) struct Device {
+    /// auto, cpu, GPU-… or MIG-…; auto uses every GPU that can be used
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub(crate) device: DeviceChoice,
 }
 
 /// Which coordinator is asked.
@@ -88,7 +109,7 @@ pub(crate) struct Cluster {
 /// Where results go.
 #[derive(Args, Debug)]
 pub(crate) struct Output {
-    /// Folder that gets the run folder
+    /// Folder that gets the folder of the results
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(crate) output: PathBuf,
     /// Print one JSON document instead of the table
@@ -104,6 +125,9 @@ pub(crate) struct Submit {
     pub(crate) local: Local,
     #[command(flatten)]
     pub(crate) output: Output,
+    /// Profile the towers first, and write the profile into the run folder
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Also write embeddings.parquet
     #[arg(long)]
     pub(crate) embeddings: bool,
@@ -130,11 +154,30 @@ pub(crate) struct Plan {
     ///
     /// For example {"slices": [{"id": "host.0", "device": "cpu", "threads": 2, "memory": "2
     /// GiB"}]}.
-    #[arg(long, value_name = "FILE", conflicts_with = "local_slices")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["local_slices", "device"])]
     pub(crate) inventory: Option<PathBuf>,
     /// Print the whole plan as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Profile {
+    #[command(flatten)]
+    pub(crate) evaluation: EvaluationFile,
+    #[command(flatten)]
+    pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Nodes {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Args, Debug)]

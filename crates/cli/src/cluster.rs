@@ -16,7 +16,13 @@ pub(crate) fn refuse(verb: &Verb) -> Result<(), Failure> {
         Verb::Runs(runs) => (&runs.cluster, false),
         Verb::Status(status) => (&status.cluster, false),
         Verb::Report(report) => (&report.cluster, false),
-        Verb::Check(_) | Verb::Plan(_) | Verb::Schema | Verb::Completion { .. } | Verb::Version => {
+        Verb::Nodes(nodes) => (&nodes.cluster, false),
+        Verb::Check(_)
+        | Verb::Plan(_)
+        | Verb::Profile(_)
+        | Verb::Schema
+        | Verb::Completion { .. }
+        | Verb::Version => {
             return Ok(());
         }
     };

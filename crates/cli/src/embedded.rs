@@ -2,10 +2,7 @@
 //!
 //! There is no second code path: everything goes through the same services as on many machines.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
@@ -16,7 +13,7 @@ use orchestrator_worker::{Agent, Config as AgentConfig, Limits};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::{scratch, state};
+use crate::{executor, scratch, state};
 
 /// A running coordinator with one worker.
 pub(crate) struct Embedded {
@@ -30,7 +27,7 @@ pub(crate) struct Embedded {
 impl Embedded {
     /// Starts on `inventory`, with the state of one run in the folder `state`.
     pub(crate) async fn start(state: PathBuf, inventory: Inventory) -> anyhow::Result<Self> {
-        let executor = orchestrator_worker::find_executor(executor_variable())?;
+        let executor = executor::program()?;
         let cache = state::cache_folder()?;
         state::create(&cache)?;
         let scratch = scratch::create()?;
@@ -103,8 +100,4 @@ impl Embedded {
 fn node_of(inventory: &Inventory) -> anyhow::Result<NodeName> {
     let first = inventory.slices.first().ok_or_else(|| anyhow!("there is no slice to run on"))?;
     Ok(first.node.clone())
-}
-
-fn executor_variable() -> Option<PathBuf> {
-    env::var_os("ORCHESTRATOR_EXECUTOR").map(PathBuf::from)
 }

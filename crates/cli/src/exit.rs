@@ -56,9 +56,14 @@ impl Failure {
         Self { advice: self.advice.or(Some(advice)), ..self }
     }
 
+    /// The error and its causes in one line.
+    pub(crate) fn text(&self) -> String {
+        format!("{:#}", self.error)
+    }
+
     /// The whole chain, once.
     pub(crate) fn print(&self) {
-        say(format_args!("error: {:#}", self.error));
+        say(format_args!("error: {}", self.text()));
         self.advice.iter().for_each(say);
     }
 }

@@ -1,38 +1,84 @@
-//! What this machine offers: its processor, cut into slices.
+//! What this machine offers: its GPUs, or its processor cut into slices.
 
 use std::{fs, num::NonZero, path::Path, thread};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use orchestrator_plan::{Inventory, SliceOffer};
-use orchestrator_types::{ByteCount, DeviceId, NodeName};
+use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId};
 
-use crate::say;
+use crate::{
+    devices::{self, Chosen, DeviceChoice, Found},
+    exit::Failure,
+    say,
+};
 
 /// Share of the free host memory that slices may use when no cgroup sets a limit, in per cent.
 const SHARE_OF_FREE: u64 = 80;
 
-/// This machine's processor in `slices` slices; says so if they are too many to help.
-pub(crate) fn cut(slices: u32) -> anyhow::Result<Inventory> {
-    if let Some(text) = crowded(slices, processors()) {
+/// What this machine offers: its GPUs as `device` says, or its processor in `slices` slices. Says
+/// what the user should know of it.
+pub(crate) fn inventory(slices: u32, device: &DeviceChoice) -> Result<Inventory, Failure> {
+    Ok(machine(slices, device)?.0)
+}
+
+/// As [`inventory`], with what is known of the GPUs among the slices.
+pub(crate) fn machine(
+    slices: u32,
+    device: &DeviceChoice,
+) -> Result<(Inventory, Vec<Found>), Failure> {
+    let chosen = match (slices, device) {
+        (1, device) => devices::choose(device)?,
+        (_, DeviceChoice::Auto | DeviceChoice::Only(DeviceId::Cpu)) => Chosen::default(),
+        (_, DeviceChoice::Only(device)) => {
+            let message =
+                format!("`--local-slices` cuts the processor, not {device}; name one of both");
+            return Err(Failure::usage(anyhow!(message)));
+        }
+    };
+    let Chosen { gpus, warnings } = chosen;
+    for text in warnings.into_iter().chain(crowded(slices, processors())) {
         say(format_args!("warning: {text}"));
     }
-    inventory(slices)
+    let inventory = if gpus.is_empty() { processor(slices)? } else { of_gpus(&gpus)? };
+    Ok((inventory, gpus))
+}
+
+/// One slice for each GPU. The processors, which decode for them, are shared out.
+fn of_gpus(gpus: &[Found]) -> anyhow::Result<Inventory> {
+    let node = node_name();
+    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let offer = |(index, gpu): (u32, &Found)| {
+        Ok(SliceOffer {
+            id: slice_name(&node, index)?,
+            node: node.clone(),
+            device: gpu.id.clone(),
+            threads: share(processors(), count, index),
+            memory_bytes: gpu.ceiling_bytes,
+        })
+    };
+    Ok(Inventory { slices: (0..).zip(gpus).map(offer).collect::<anyhow::Result<_>>()? })
+}
+
+fn slice_name(node: &NodeName, index: u32) -> anyhow::Result<SliceId> {
+    format!("{node}.{index}").parse().context("failed to name a slice")
+}
+
+/// Processors of slice `index` of `slices`: the first get those that do not divide, each has one.
+fn share(processors: u32, slices: u32, index: u32) -> u32 {
+    (processors / slices + u32::from(index < processors % slices)).max(1)
 }
 
 /// This machine's processor in `slices` equal slices. Threads come from the processors that this
 /// process may use (cgroup quota and affinity included); a slice has at least one.
-fn inventory(slices: u32) -> anyhow::Result<Inventory> {
+fn processor(slices: u32) -> anyhow::Result<Inventory> {
     let node = node_name();
-    let processors = processors();
     let memory = ByteCount::bytes(memory()?.as_u64() / u64::from(slices));
     let offer = |index: u32| {
-        // The first slices get the processors that do not divide.
-        let share = processors / slices + u32::from(index < processors % slices);
         Ok(SliceOffer {
-            id: format!("{node}.{index}").parse().context("failed to name a slice")?,
+            id: slice_name(&node, index)?,
             node: node.clone(),
             device: DeviceId::Cpu,
-            threads: share.max(1),
+            threads: share(processors(), slices, index),
             memory_bytes: memory,
         })
     };
@@ -139,7 +185,7 @@ mod tests {
     #[test]
     fn every_slice_computes() {
         for slices in [1, 2, 3, 64] {
-            let inventory = inventory(slices).unwrap();
+            let inventory = processor(slices).unwrap();
             assert_eq!(inventory.slices.len(), slices as usize);
             assert!(inventory.slices.iter().all(|slice| slice.threads >= 1));
         }

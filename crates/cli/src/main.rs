@@ -9,8 +9,10 @@
 mod args;
 mod check;
 mod cluster;
+mod devices;
 mod embedded;
 mod evaluation;
+mod executor;
 mod exit;
 mod facts;
 mod folder;
@@ -18,8 +20,10 @@ mod follow;
 mod inventory;
 mod local;
 mod logs;
+mod nodes;
 mod pace;
 mod plan;
+mod profile;
 mod progress;
 mod runs;
 mod scratch;
@@ -55,6 +59,8 @@ fn run(verb: Verb) -> Result<Exit, Failure> {
         Verb::Submit(submit) => submit::submit(&submit),
         Verb::Check(check) => check::check(&check),
         Verb::Plan(plan) => plan::plan(&plan),
+        Verb::Profile(profile) => profile::profile(&profile),
+        Verb::Nodes(nodes) => nodes::nodes(&nodes),
         Verb::Resume(resume) => submit::resume(&resume),
         Verb::Runs(runs) => runs::runs(&runs),
         Verb::Status(status) => status::status(&status),

@@ -1,8 +1,8 @@
 //! `orchestrator plan`: a dry run.
 
 use comfy_table::{Table, presets};
-use orchestrator_plan::{Claim, Placement, Plan, PlanError};
-use orchestrator_types::Component;
+use orchestrator_plan::{Claim, Inventory, Placement, Plan, PlanError};
+use orchestrator_types::{ByteCount, Component};
 
 use crate::{
     args,
@@ -17,16 +17,31 @@ pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
     checked.warn();
     let inventory = match &arguments.inventory {
         Some(file) => inventory::read(file).map_err(Failure::usage)?,
-        None => local::cut(arguments.local.local_slices)?,
+        None => local::inventory(arguments.local.local_slices, &arguments.local.device.device)?,
     };
     let plan =
         orchestrator_plan::plan(&checked.evaluation, &checked.facts, &inventory, &checked.base)
-            .map_err(|error| Failure::new(exit_of(&error), error))?;
+            .map_err(|error| refused(error, checked.evaluation.memory.quota))?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&plan).expect("a plan is always valid JSON");
         return print_line(&json);
     }
-    print_line(&render(&plan))
+    print_line(&render(&plan, &inventory))
+}
+
+fn refused(error: PlanError, asked: Option<ByteCount>) -> Failure {
+    let exit = exit_of(&error);
+    match (&error, asked) {
+        (PlanError::NeverFits { quota, .. }, Some(asked)) if *quota == asked => {
+            Failure::new(exit, error).advise(tight(asked))
+        }
+        _ => Failure::new(exit, error),
+    }
+}
+
+/// What helps where the evaluation's own ceiling is too low.
+pub(crate) fn tight(asked: ByteCount) -> String {
+    format!("`memory.quota` is {asked}: raise it, or leave it out to use what the slice offers")
 }
 
 /// The exit code that a refusal of the planner stands for.
@@ -37,14 +52,14 @@ const fn exit_of(error: &PlanError) -> Exit {
     }
 }
 
-fn render(plan: &Plan) -> String {
+fn render(plan: &Plan, inventory: &Inventory) -> String {
     let trials = plan.trials.iter().map(|trial| {
         format!(
             "trial {}: {}, {}, batch {} images, {} texts",
             trial.id, trial.model, trial.precision, trial.batch.vision, trial.batch.text
         )
     });
-    let mut parts = vec![placement_table(&plan.placement)];
+    let mut parts = vec![placement_table(&plan.placement), quotas(plan, inventory)];
     parts.push(trials.collect::<Vec<_>>().join("\n"));
     parts.push(units_line(plan));
     let reasons = plan.reasons.iter().map(|reason| format!("- {reason}"));
@@ -82,6 +97,28 @@ fn placement_table(placement: &[Placement]) -> String {
         }
     }
     table.trim_fmt()
+}
+
+/// What each slice may use at most, and which ceiling decided.
+fn quotas(plan: &Plan, inventory: &Inventory) -> String {
+    let line = |slice: &Placement| {
+        let offer = inventory.slices.iter().find(|offer| offer.id == slice.slice);
+        let offered = offer.map_or(slice.quota_bytes, |offer| offer.memory_bytes);
+        format!("quota of {}: {}", slice.slice, decided(slice, offered, plan.memory.quota))
+    };
+    plan.placement.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn decided(slice: &Placement, offered: ByteCount, asked: Option<ByteCount>) -> String {
+    let (quota, planned) = (slice.quota_bytes, slice.predicted_peak());
+    let why = match asked {
+        None => "what the slice offers; `memory.quota` is not set".to_owned(),
+        Some(asked) if quota < offered => {
+            format!("`memory.quota` decides: {asked}, and the slice offers {offered}")
+        }
+        Some(asked) => format!("what the slice offers decides; `memory.quota` allows {asked}"),
+    };
+    format!("{quota}, of which {planned} are predicted ({why})")
 }
 
 fn units_line(plan: &Plan) -> String {

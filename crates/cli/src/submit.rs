@@ -1,15 +1,16 @@
 //! `orchestrator submit` and `orchestrator resume`, embedded.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::Reader;
+use orchestrator_ledger::Profile;
 use orchestrator_plan::Inventory;
 use orchestrator_proto::{
     Refusal, RefusalCode,
     v1::{ResumeReply, ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient},
 };
-use orchestrator_report::{Report, json, text};
+use orchestrator_report::{Report, json, profile_text, text};
 use orchestrator_run::RunState;
 use orchestrator_types::RunId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -19,8 +20,11 @@ use crate::{
     args,
     embedded::Embedded,
     evaluation::{self, Checked},
+    executor,
     exit::{Exit, Failure},
-    folder, follow, local, print_line, say,
+    folder, follow, local,
+    plan::tight,
+    print_line, profile, say,
     state::State,
 };
 
@@ -37,11 +41,20 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         .parse()
         .context("failed to name the run")?;
     let request = submission(&run, &checked, arguments.embeddings)?;
-    let session = Session::new(run, true, &arguments.local, &arguments.output)?;
-    session.run_to_end(async move |client| {
+    let mut session = Session::new(run, true, &arguments.local, &arguments.output)?;
+    if arguments.profile {
+        let measured = profile::measure(&executor::program()?, &checked, &session.inventory)?;
+        session.profile = Some(measured);
+    }
+    let quota = checked.evaluation.memory.quota;
+    let ended = session.run_to_end(async move |client| {
         let reply = client.submit(request).await.map_err(Refusal::from)?.into_inner();
         let announced = format!("run {}: {} units", reply.run, reply.units);
         Ok(Begun { announced, after: 0 })
+    });
+    ended.map_err(|failure| match (failure.exit, quota) {
+        (Exit::DoesNotFit, Some(quota)) => failure.advise(tight(quota)),
+        _ => failure,
     })
 }
 
@@ -93,6 +106,8 @@ struct Session<'a> {
     state: PathBuf,
     inventory: Inventory,
     output: &'a args::Output,
+    /// Measured before the run.
+    profile: Option<Profile>,
 }
 
 /// How a session ended, apart from errors.
@@ -111,8 +126,8 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Failure> {
         folder::probe(&output.output).map_err(Failure::usage)?;
         let state = State::of_user()?.of_run(&run);
-        let inventory = local::cut(local.local_slices)?;
-        Ok(Self { run, new, state, inventory, output })
+        let inventory = local::inventory(local.local_slices, &local.device.device)?;
+        Ok(Self { run, new, state, inventory, output, profile: None })
     }
 
     /// Starts the embedded cluster, begins the run with `begin`, follows it and writes its folder.
@@ -201,6 +216,9 @@ impl<'a> Session<'a> {
                     self.run
                 ))
             })?;
+        if let Some(measured) = &self.profile {
+            profile::write(measured, &folder)?;
+        }
         let text = fs::read_to_string(folder.join("report.json"))
             .with_context(|| format!("failed to read the report in {}", folder.display()))?;
         let report = json::read(&text).context("failed to read the report")?;
@@ -224,6 +242,9 @@ impl<'a> Session<'a> {
             });
             return print_line(&format!("{document:#}"));
         }
+        if let Some(measured) = &self.profile {
+            print_line(&format!("{}\n", profile_text(measured)))?;
+        }
         print_line(text::render(report).trim_end())?;
         print_line(folder)
     }
@@ -244,10 +265,17 @@ fn refused(refusal: Refusal) -> Failure {
 
 fn describe(inventory: &Inventory) -> String {
     let threads: u32 = inventory.slices.iter().map(|slice| slice.threads).sum();
-    let memory = inventory.slices.first().map(|slice| slice.memory_bytes).unwrap_or_default();
+    let memory = inventory.slices.iter().map(|slice| slice.memory_bytes).min().unwrap_or_default();
+    let devices: BTreeSet<String> =
+        inventory.slices.iter().map(|slice| slice.device.to_string()).collect();
+    let devices = devices.into_iter().collect::<Vec<_>>().join(", ");
     match inventory.slices.len() {
-        1 => format!("1 slice: cpu, {threads} threads, {memory}"),
-        count => format!("{count} slices: cpu, {threads} threads in all, {memory} each"),
+        1 => format!("1 slice: {devices}, {threads} threads, {memory}"),
+        count => {
+            let alike = inventory.slices.iter().all(|slice| slice.memory_bytes == memory);
+            let least = if alike { "" } else { "at least " };
+            format!("{count} slices: {devices}, {threads} threads in all, {least}{memory} each")
+        }
     }
 }
 

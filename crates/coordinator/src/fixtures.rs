@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use orchestrator_ledger::{Account, Holder, HostReading, Owner, PhaseReadings, Sample};
 use orchestrator_plan::{Direction, Inventory, SliceOffer, TextSet, plan};
 use orchestrator_run::{AssignedWork, Assignment, Blob, ExecutorReading, Timing, UnitResult};
 use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
 use orchestrator_tasks::{Partial, Ranked};
-use orchestrator_types::{ByteCount, DeviceId, Digest, Shard};
+use orchestrator_types::{ByteCount, DeviceId, Digest, Phase, Shard, UnitId};
 use safetensors::{Dtype, tensor::TensorView};
 
 use crate::{driver::Submitted, store::Submission};
@@ -144,10 +145,52 @@ pub(crate) fn output(assignment: &Assignment) -> (UnitResult, Vec<u8>) {
             weights_bytes: ByteCount::mib(7),
         },
         samples: samples.then(|| Digest::of(b"samples")),
-        account: None,
-        rows_per_dispatch: 0,
+        account: samples.then(|| account(assignment.unit)),
+        rows_per_dispatch: if samples { DISPATCHED } else { 0 },
     };
     (result, bytes)
+}
+
+/// Rows that a forward pass of images really had, whatever the plan said.
+pub(crate) const DISPATCHED: u32 = 24;
+
+/// What the one executor tells of its memory after `unit`, with one reading.
+fn account(unit: UnitId) -> Account {
+    let sample = Sample {
+        at_unix_ms: unit.0.into(),
+        phase: Phase::Run,
+        allocated_bytes: ByteCount::mib(20),
+        reserved_bytes: ByteCount::mib(20),
+        device_bytes: None,
+        leased_bytes: ByteCount::mib(21),
+        resident_bytes: ByteCount::mib(100),
+        anonymous_bytes: ByteCount::mib(60),
+        mapped_bytes: ByteCount::mib(40),
+        cgroup_used_bytes: None,
+    };
+    Account {
+        started_at_unix_ms: 1,
+        device: DeviceId::Cpu,
+        quota_bytes: ByteCount::mib(512),
+        allocator: "counting".into(),
+        baseline_bytes: None,
+        weights_bytes: ByteCount::mib(7),
+        predicted_peak_bytes: ByteCount::mib(33),
+        allocated_peak_bytes: ByteCount::mib(32),
+        reserved_peak_bytes: ByteCount::mib(32),
+        device_peak_bytes: None,
+        outside_allocator_bytes: None,
+        host: HostReading::default(),
+        fragmentation: Some(0.0),
+        ooms: 2,
+        retries: 0,
+        splits: 2,
+        phases: PhaseReadings::default(),
+        forecasts: Vec::new(),
+        holders: vec![Holder { owner: Owner::Texts, bytes: ByteCount::kib(1) }],
+        breaches: Vec::new(),
+        samples: vec![sample],
+    }
 }
 
 fn sample(position: u32) -> String {

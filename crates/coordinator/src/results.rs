@@ -7,6 +7,7 @@
 mod embeddings;
 mod error;
 mod evidence;
+mod memory;
 mod predictions;
 
 use std::{
@@ -125,7 +126,9 @@ impl Results {
         if ended.documents.keep_embeddings {
             embeddings::write(ended, &self.blobs, draft)?;
         }
-        let report = orchestrator_report::fold(evidence::gather(ended)?)?;
+        let evidence = evidence::gather(ended)?;
+        memory::write(&evidence, create(draft, "memory.parquet")?)?;
+        let report = orchestrator_report::fold(evidence)?;
         let json = orchestrator_report::json::write(&report);
         write(draft, "report.json", json.as_bytes())?;
         let markdown = orchestrator_report::markdown::write(&report);

@@ -178,6 +178,7 @@ async fn a_run_from_submission_to_its_folder() {
             "embeddings.parquet",
             "eval.yaml",
             "events.jsonl",
+            "memory.parquet",
             "plan.json",
             "predictions.parquet",
             "report.json",
@@ -198,6 +199,13 @@ async fn a_run_from_submission_to_its_folder() {
     assert_eq!(report["nodes"][0]["slice"], "n.0");
     let components = serde_json::json!(["text", "vision", "score"]);
     assert_eq!(report["nodes"][0]["components"], components);
+    let memory = &report["nodes"][0]["memory"];
+    assert_eq!(memory["allocated_peak_bytes"], 32 << 20);
+    assert_eq!(memory["ooms"], 2, "one executor, however many accounts");
+    assert_eq!(report["nodes"][0]["quota_bytes"], 512 << 20, "the ceiling that was in force");
+    let batches = [0, 1].map(|trial| report["trials"][trial]["batch"].clone());
+    let batch = |text| serde_json::json!({"vision": fixtures::DISPATCHED, "text": text});
+    assert_eq!(batches, [batch(32), batch(32)], "images as dispatched, texts as planned");
     assert_eq!(report["provenance"]["libtorch"], "2.11.0");
     assert_eq!(files["events.jsonl"].split(|&byte| byte == b'\n').count(), sequences.len() + 1);
 
@@ -205,6 +213,14 @@ async fn a_run_from_submission_to_its_folder() {
     let folder = crate::run_folder(bench.state.path(), &id);
     // Two trials, each 300 images for three rankings (one of them by caption).
     assert_eq!(rows(&folder.join("predictions.parquet")), 2 * 3 * 300);
+    // One reading from each shard of images.
+    let shards = |task: &serde_json::Value| {
+        task["images"]["end"].as_i64().unwrap() - task["images"]["start"].as_i64().unwrap()
+    };
+    let plan: serde_json::Value = serde_json::from_slice(&files["plan.json"]).unwrap();
+    let trials = plan["trials"].as_array().unwrap().iter();
+    let tasks = trials.flat_map(|trial| trial["tasks"].as_array().unwrap());
+    assert_eq!(rows(&folder.join("memory.parquet")), tasks.map(shards).sum::<i64>());
     // Images of both data sets and the captions of one.
     assert_eq!(rows(&folder.join("embeddings.parquet")), 2 * 3 * 300);
     fs::remove_dir_all(&folder).unwrap();
@@ -359,7 +375,7 @@ async fn foreign_versions_and_malformed_calls_are_refused_by_name() {
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert_eq!(
         status.message(),
-        "worker n has protocol version 0, the coordinator 1; install the same release on both"
+        "worker n has protocol version 0, the coordinator 2; install the same release on both"
     );
     let other = v1::RegisterRequest { build: "9.9.9".into(), ..Bench::introduction("n") };
     let status = bench.client.register(other).await.unwrap_err();

@@ -16,6 +16,7 @@ const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Scor
 /// they can hold those, and a slice that is too small gets nothing. Claims are the largest that
 /// the plan made for any slice. Empty for an empty inventory.
 pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
+    let inventory = inventory.within(plan.memory.quota);
     let holder = inventory.slices.iter().rposition(|offer| place(plan, offer, &ALL).is_some());
     let slices = inventory.slices.iter().enumerate();
     slices

@@ -83,7 +83,8 @@ pub fn plan(
     let trials = evaluation.trials();
     let shapes: Vec<Shape> =
         trials.iter().map(|trial| Shape::of(trial, models[trial.model])).collect();
-    let (placement, mut reasons) = place(inventory, |offer, components| {
+    let inventory = inventory.within(evaluation.memory.quota);
+    let (placement, mut reasons) = place(&inventory, |offer, components| {
         claims(evaluation, &models, &trials, &shapes, offer, components)
     })?;
     let mut builder = Builder::new(evaluation, facts, base);

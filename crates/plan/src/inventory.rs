@@ -11,6 +11,18 @@ pub struct Inventory {
     pub slices: Vec<SliceOffer>,
 }
 
+impl Inventory {
+    /// The same slices, none of them offering more than `quota`.
+    #[must_use]
+    pub fn within(&self, quota: Option<ByteCount>) -> Self {
+        let offer = |offer: &SliceOffer| SliceOffer {
+            memory_bytes: quota.map_or(offer.memory_bytes, |quota| quota.min(offer.memory_bytes)),
+            ..offer.clone()
+        };
+        Self { slices: self.slices.iter().map(offer).collect() }
+    }
+}
+
 /// The piece of a device that one executor may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

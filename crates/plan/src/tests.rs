@@ -205,3 +205,25 @@ fn what_cannot_fit_is_refused_with_the_sums() {
     insta::assert_snapshot!(small.to_string());
     assert!(matches!(refuse(Inventory::default()), PlanError::NoSlice));
 }
+
+#[test]
+fn the_tighter_of_quota_and_offer_is_the_ceiling() {
+    let offered = inventory(1, ByteCount::gib(1));
+    let asked = |quota| {
+        let mut evaluation = evaluation("[auto]");
+        evaluation.memory.quota = quota;
+        let plan = plan(&evaluation, &facts(10, 1), &offered, Path::new("/"));
+        plan.map(|plan| {
+            let again = crate::place_again(&plan, &offered);
+            assert_eq!(again[0].quota_bytes, plan.placement[0].quota_bytes, "resumed under it too");
+            plan.placement[0].quota_bytes
+        })
+    };
+    assert_eq!(asked(None).unwrap(), ByteCount::gib(1));
+    assert_eq!(asked(Some(ByteCount::gib(2))).unwrap(), ByteCount::gib(1));
+    assert_eq!(asked(Some(ByteCount::mib(500))).unwrap(), ByteCount::mib(500));
+    let refused = asked(Some(ByteCount::mib(2)));
+    assert!(
+        matches!(refused, Err(PlanError::NeverFits { quota, .. }) if quota == ByteCount::mib(2))
+    );
+}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use orchestrator_ledger::Account;
 use orchestrator_tasks::{Partial, TaskKind};
 use orchestrator_types::{
     ByteCount, Component, DatasetName, DeviceId, Digest, FailureClass, NodeName, Precision, RunId,
@@ -95,27 +96,26 @@ pub struct NodeEvidence {
     pub memory: MemoryEvidence,
 }
 
-/// Memory of one slice. `None`: not measured.
-#[derive(Clone, Copy, Debug, Default)]
+/// Memory of one slice.
+#[derive(Clone, Debug, Default)]
 pub struct MemoryEvidence {
-    /// Weights as loaded.
-    pub weights: Option<ByteCount>,
     /// The plan's prediction of the peak.
-    pub predicted_peak: Option<ByteCount>,
-    /// Peak of what tensors occupied.
-    pub allocated_peak: Option<ByteCount>,
-    /// Peak of what the allocator had taken from the device.
-    pub reserved_peak: Option<ByteCount>,
-    /// Peak of the device, less what was in use before the executor started.
-    pub device_peak: Option<ByteCount>,
-    /// Device memory that the allocator does not know of.
-    pub outside_allocator: Option<ByteCount>,
-    /// Peak of the process's resident memory.
+    pub planned_peak: Option<ByteCount>,
+    /// Largest weights that a result tells of.
+    pub weights: Option<ByteCount>,
+    /// Largest resident set that a result tells of.
     pub host_peak: Option<ByteCount>,
-    /// Share of the reserved memory that was free but unusable, 0 to 1.
-    pub fragmentation: Option<f64>,
-    /// Allocations that were refused.
-    pub ooms: Option<u64>,
+    /// The accounts of all committed results, in any order.
+    pub accounts: Vec<AccountEvidence>,
+}
+
+/// An executor's account of its memory.
+#[derive(Clone, Debug)]
+pub struct AccountEvidence {
+    /// When its result was committed, milliseconds of Unix time.
+    pub committed_unix_ms: i64,
+    /// The account.
+    pub account: Account,
 }
 
 /// What identifies a model.

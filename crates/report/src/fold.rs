@@ -8,14 +8,12 @@ use orchestrator_types::{DatasetName, Digest, SampleId, TrialId};
 
 use crate::{
     evidence::{
-        DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence, QuarantinedSample,
-        TaskEvidence, TrialEvidence,
+        DatasetEvidence, Evidence, ModelEvidence, NodeEvidence, QuarantinedSample, TaskEvidence,
+        TrialEvidence,
     },
     json::SCHEMA,
-    report::{
-        DatasetProvenance, Memory, ModelProvenance, Node, Phases, Provenance, Report, Samples,
-        Task, Trial,
-    },
+    memory,
+    report::{DatasetProvenance, ModelProvenance, Node, Provenance, Report, Samples, Task, Trial},
 };
 
 /// Evidence that contradicts itself.
@@ -124,33 +122,8 @@ fn node(evidence: NodeEvidence) -> Node {
     let NodeEvidence { node, slice, device, quota, mut components, memory } = evidence;
     components.sort();
     components.dedup();
-    Node { node, slice, device, quota_bytes: quota, components, memory: memory_of(memory) }
-}
-
-fn memory_of(evidence: MemoryEvidence) -> Memory {
-    let MemoryEvidence {
-        weights,
-        predicted_peak,
-        allocated_peak,
-        reserved_peak,
-        device_peak,
-        outside_allocator,
-        host_peak,
-        fragmentation,
-        ooms,
-    } = evidence;
-    Memory {
-        weights_bytes: weights,
-        predicted_peak_bytes: predicted_peak,
-        allocated_peak_bytes: allocated_peak,
-        reserved_peak_bytes: reserved_peak,
-        device_peak_bytes: device_peak,
-        outside_allocator_bytes: outside_allocator,
-        host_peak_bytes: host_peak,
-        fragmentation: fragmentation.filter(|share| share.is_finite()),
-        ooms,
-        phases: Phases::default(),
-    }
+    let (in_force, memory) = memory::fold(memory);
+    Node { node, slice, device, quota_bytes: in_force.or(quota), components, memory }
 }
 
 fn provenance(

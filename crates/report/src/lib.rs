@@ -6,7 +6,8 @@
 //! | [`json`] | `report.json`, schema `orchestrator.report/1` |
 //! | [`text`] | the result table of the terminal |
 //! | [`markdown`] | `report.md` |
-//! | [`parquet`] | `predictions.parquet` and the embeddings, row by row |
+//! | [`profile_text`], [`profile_json`], [`profile_svg`] | where a tower's bytes go |
+//! | [`parquet`] | `predictions.parquet`, `memory.parquet` and the embeddings, row by row |
 //!
 //! Invariant: a report never looks better than the run was. [`Report::complete`] is false as soon
 //! as one sample or unit is quarantined, failed or cancelled, or a task's samples do not add up;
@@ -25,19 +26,23 @@ mod evidence;
 mod fold;
 pub mod json;
 pub mod markdown;
+mod memory;
 pub mod parquet;
+mod profile;
 mod report;
 mod rows;
 pub mod text;
 
 pub use evidence::{
-    Batch, DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence,
+    AccountEvidence, Batch, DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence,
     QuarantinedSample, TaskEvidence, TrialEvidence, UnfinishedUnit, UnitOutcome,
 };
 pub use fold::{FoldError, fold};
+pub use memory::{newest, samples};
+pub use profile::{ReadProfileError, profile_json, profile_svg, profile_text, read_profile};
 pub use report::{
-    DatasetProvenance, Memory, ModelProvenance, Node, PhaseMemory, Phases, Provenance, Report,
-    Samples, Task, Trial,
+    DatasetProvenance, Forecast, HostMemory, Memory, ModelProvenance, Node, PhaseMemory, Phases,
+    Provenance, Report, Samples, Task, Trial,
 };
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `report.md`: the report to read, to mail and to put beside a pull request.
 
-use orchestrator_types::ByteCount;
+mod memory;
 
 use crate::{
     report::{Report, Task, Trial},
@@ -17,7 +17,7 @@ pub fn write(report: &Report) -> String {
     tasks(&mut lines, report);
     problems(&mut lines, report);
     timing(&mut lines, report);
-    nodes(&mut lines, report);
+    memory::write(&mut lines, &report.nodes);
     provenance(&mut lines, report);
     lines.push(String::new());
     lines.join("\n")
@@ -113,36 +113,6 @@ fn timing(lines: &mut Vec<String>, report: &Report) {
         let Trial { batch, .. } = trial;
         let batch = format!("{} / {}", batch.vision, batch.text);
         row(lines, [escaped(&name.join(" ")), batch, rows::timing(trial)]);
-    }
-}
-
-fn nodes(lines: &mut Vec<String>, report: &Report) {
-    if report.nodes.is_empty() {
-        return;
-    }
-    let bytes = |amount: Option<ByteCount>| {
-        amount.map_or_else(|| "–".to_owned(), |amount| amount.to_string())
-    };
-    lines.push("\n## Slices\n".to_owned());
-    let columns =
-        ["node", "slice", "device", "components", "quota", "weights", "device peak", "host peak"];
-    row(lines, columns.map(str::to_owned));
-    row(lines, ["---", "---", "---", "---", "---:", "---:", "---:", "---:"].map(str::to_owned));
-    for node in &report.nodes {
-        let components: Vec<_> = node.components.iter().map(|part| part.name()).collect();
-        row(
-            lines,
-            [
-                node.node.to_string(),
-                node.slice.to_string(),
-                escaped(&node.device.to_string()),
-                components.join(", "),
-                bytes(node.quota_bytes),
-                bytes(node.memory.weights_bytes),
-                bytes(node.memory.device_peak_bytes),
-                bytes(node.memory.host_peak_bytes),
-            ],
-        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! Row-by-row tables: `predictions.parquet` and the embeddings.
+//! Row-by-row tables: `predictions.parquet`, `memory.parquet` and the embeddings.
 //!
 //! Both writers take one row at a time, from any source, and hold at most one row group
 //! ([`ROWS_PER_GROUP`] rows, encoded) in memory. Compression is zstd. Rows keep the order in which
@@ -16,11 +16,13 @@ use parquet::{
 };
 
 mod embeddings;
+mod memory;
 mod predictions;
 #[cfg(test)]
 mod tests;
 
 pub use embeddings::{Embedding, EmbeddingKind, EmbeddingWriter};
+pub use memory::{Reading, ReadingWriter};
 pub use predictions::{Prediction, PredictionWriter, caption_id};
 
 /// Rows per row group: what a writer holds in memory, and what a reader can skip.

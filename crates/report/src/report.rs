@@ -1,6 +1,7 @@
 //! The report as data; field for field what `report.json` says.
 
 use indexmap::IndexMap;
+use orchestrator_ledger::{Breach, Holder};
 use orchestrator_tasks::Metrics;
 use orchestrator_types::{
     ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, NodeName, Precision, RunId,
@@ -94,12 +95,14 @@ pub struct Node {
     pub memory: Memory,
 }
 
-/// Memory of one slice; `null` is not measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Memory of one slice, over all executors that served it; `null` is not measured.
+///
+/// What came after the first layout may be absent in a file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Weights as loaded.
+    /// Weights as loaded, the most at once.
     pub weights_bytes: Option<ByteCount>,
-    /// The plan's prediction of the peak.
+    /// The executor's prediction of the peak of what was resident at once; the plan's without it.
     pub predicted_peak_bytes: Option<ByteCount>,
     /// Peak of what tensors occupied.
     pub allocated_peak_bytes: Option<ByteCount>,
@@ -111,12 +114,48 @@ pub struct Memory {
     pub outside_allocator_bytes: Option<ByteCount>,
     /// Peak of the process's resident memory.
     pub host_peak_bytes: Option<ByteCount>,
-    /// Share of the reserved memory that was free but unusable, 0 to 1.
+    /// Share of the reserved memory that no tensor occupied at its peak, 0 to 1.
     pub fragmentation: Option<f64>,
     /// Allocations that were refused.
     pub ooms: Option<u64>,
-    /// The same by phase.
+    /// Time and peaks by phase.
     pub phases: Phases,
+    /// The allocator and its settings.
+    #[serde(default)]
+    pub allocator: Option<String>,
+    /// Times that the allocator had to return its cache and try again.
+    #[serde(default)]
+    pub retries: Option<u64>,
+    /// Batches that were split because memory was refused.
+    #[serde(default)]
+    pub splits: Option<u64>,
+    /// The host's side.
+    #[serde(default)]
+    pub host: HostMemory,
+    /// Predictions beside their measurements.
+    #[serde(default)]
+    pub forecasts: Vec<Forecast>,
+    /// Who held what at the last account.
+    #[serde(default)]
+    pub holders: Vec<Holder>,
+    /// Times at which more was in use than the quota allows.
+    #[serde(default)]
+    pub breaches: Vec<Breach>,
+}
+
+/// Host memory of a slice's process; the most that was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostMemory {
+    /// Resident pages that belong to no file.
+    pub anonymous_bytes: Option<ByteCount>,
+    /// Resident pages of mapped files: weights in the page cache, program code.
+    pub mapped_bytes: Option<ByteCount>,
+    /// Page-locked buffers.
+    pub pinned_bytes: Option<ByteCount>,
+    /// The tightest limit of the cgroups above the process, as last seen.
+    pub cgroup_limit_bytes: Option<ByteCount>,
+    /// Use of that cgroup.
+    pub cgroup_used_bytes: Option<ByteCount>,
 }
 
 /// Memory by phase.
@@ -124,15 +163,51 @@ pub struct Memory {
 pub struct Phases {
     /// While weights were read.
     pub load: PhaseMemory,
-    /// During the first forward passes.
+    /// During probes and first forward passes.
     pub warm_up: PhaseMemory,
     /// While samples were evaluated.
     pub run: PhaseMemory,
 }
 
-/// Memory of one phase. Nothing is measured by phase yet.
+/// Cost of one phase, over all executors of a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PhaseMemory {}
+pub struct PhaseMemory {
+    /// Time spent in it.
+    pub seconds: Option<f64>,
+    /// Peak of what tensors occupied.
+    pub allocated_peak_bytes: Option<ByteCount>,
+    /// Peak of what the allocator had taken.
+    pub reserved_peak_bytes: Option<ByteCount>,
+    /// Peak of the device, less what was in use before.
+    pub device_peak_bytes: Option<ByteCount>,
+    /// Peak of the resident set.
+    pub host_peak_bytes: Option<ByteCount>,
+}
+
+/// A prediction beside its measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Forecast {
+    /// The component.
+    pub component: Component,
+    /// The model's folder, last part.
+    pub model: String,
+    /// Its number format.
+    pub precision: Precision,
+    /// Rows of one forward pass.
+    pub rows: u32,
+    /// Tokens of one row.
+    pub tokens: u32,
+    /// Predicted peak of weights and activations.
+    pub predicted_bytes: ByteCount,
+    /// The largest measured peak of the same.
+    pub measured_bytes: Option<ByteCount>,
+    /// How far the prediction is above (or, negative, below) the measurement, in per cent of it.
+    pub error_percent: Option<f64>,
+    /// Probes that the prediction was corrected by.
+    pub probes: u32,
+    /// Why this many rows.
+    pub reason: String,
+}
 
 /// What exactly was evaluated, with what.
 ///

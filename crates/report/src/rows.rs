@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use orchestrator_ledger::Breach;
 use orchestrator_tasks::Metrics;
-use orchestrator_types::DatasetName;
+use orchestrator_types::{ByteCount, DatasetName, DeviceId};
 
 use crate::{
     evidence::UnitOutcome,
@@ -105,6 +106,49 @@ pub(crate) fn unfinished(report: &Report) -> Option<String> {
 pub(crate) fn counted(count: usize, noun: &str, state: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural} {state}")
+}
+
+/// An amount in three digits, to stand in a narrow column; a dash if there is none.
+pub(crate) fn short(amount: Option<ByteCount>) -> String {
+    let Some(amount) = amount else { return "–".to_owned() };
+    let (mut value, mut unit) = (amount.as_u64() as f64, "B");
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    let places = if unit == "B" || value >= 99.95 { 0 } else { usize::from(value < 9.995) + 1 };
+    format!("{value:.places$} {unit}")
+}
+
+/// `once`, `3 times`.
+pub(crate) fn times(count: usize) -> String {
+    if count == 1 { "once".to_owned() } else { format!("{count} times") }
+}
+
+/// An amount with its unit; a dash if there is none.
+pub(crate) fn bytes(amount: Option<ByteCount>) -> String {
+    amount.map_or_else(|| "–".to_owned(), |amount| amount.to_string())
+}
+
+/// `+2.31 %`; a dash if nothing was measured.
+pub(crate) fn error(percent: Option<f64>) -> String {
+    percent.map_or_else(|| "–".to_owned(), |percent| format!("{percent:+.2} %"))
+}
+
+/// A GPU by the first digits of its id, which tell those of one machine apart; the CPU by its name.
+pub(crate) fn device(device: &DeviceId) -> String {
+    let name = device.to_string();
+    let short: String = name.chars().take(8).collect();
+    printable(if name.len() > 16 { &short } else { &name })
+}
+
+/// `2.10 GiB in use where the quota is 2.00 GiB: other processes on the device`.
+pub(crate) fn breach(breach: &Breach) -> String {
+    let Breach { at_unix_ms: _, quota_bytes, used_bytes, by } = breach;
+    printable(&format!("{used_bytes} in use where the quota is {quota_bytes}: {by}"))
 }
 
 /// Text of others without characters that could steer a terminal or break a line.

@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use orchestrator_ledger::{
+    Account, Breach, ForecastReading, Holder, HostReading, Owner, PhaseReading, PhaseReadings,
+    Sample,
+};
 use orchestrator_tasks::{Direction, Partial, Ranked, TaskKind};
 use orchestrator_types::{
-    ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, FailureClass, Precision,
-    SampleId, TrialId, UnitId,
+    ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, FailureClass, Phase,
+    Precision, SampleId, TrialId, UnitId,
 };
 
 use super::*;
@@ -83,17 +87,107 @@ fn dataset(seed: &str, templates: bool) -> DatasetEvidence {
     }
 }
 
+/// An account of the executor that started at `started`, after so many refusals.
+fn account(started: i64, ooms: u64) -> Account {
+    let phase = |seconds, mib| PhaseReading {
+        seconds,
+        allocated_peak_bytes: ByteCount::mib(mib),
+        reserved_peak_bytes: ByteCount::mib(mib + 2),
+        device_peak_bytes: None,
+        host_peak_bytes: ByteCount::mib(100 + mib),
+    };
+    let forecast = |component, rows, measured: Option<u64>| ForecastReading {
+        component,
+        model: "tiny-clip".to_owned(),
+        precision: Precision::Fp32,
+        rows,
+        tokens: 50,
+        predicted_bytes: ByteCount::mib(40),
+        measured_bytes: measured.map(ByteCount::mib),
+        probes: 2,
+        reason: "the smallest within 2 % of the best rate".to_owned(),
+    };
+    let owner = Owner::Weights {
+        model: "tiny-clip".to_owned(),
+        component: Component::Vision,
+        precision: Precision::Fp32,
+    };
+    Account {
+        started_at_unix_ms: started,
+        device: DeviceId::Cpu,
+        quota_bytes: ByteCount::mib(1500),
+        allocator: "counting, quota 1.46 GiB".to_owned(),
+        baseline_bytes: None,
+        weights_bytes: ByteCount::mib(29),
+        predicted_peak_bytes: ByteCount::mib(61),
+        allocated_peak_bytes: ByteCount::mib(60 + ooms),
+        reserved_peak_bytes: ByteCount::mib(64 + ooms),
+        device_peak_bytes: None,
+        outside_allocator_bytes: None,
+        host: HostReading {
+            resident_peak_bytes: ByteCount::mib(180),
+            anonymous_bytes: ByteCount::mib(90),
+            mapped_bytes: ByteCount::mib(70),
+            cgroup_limit_bytes: Some(ByteCount::gib(4)),
+            cgroup_used_bytes: Some(ByteCount::gib(1)),
+            ..HostReading::default()
+        },
+        fragmentation: Some(0.0625),
+        ooms,
+        retries: 0,
+        splits: ooms,
+        phases: PhaseReadings {
+            load: phase(0.25, 30),
+            warm_up: phase(0.5, 40),
+            run: phase(1.0 + ooms as f64, 60),
+        },
+        forecasts: vec![
+            forecast(Component::Vision, 64, Some(39 + ooms)),
+            forecast(Component::Text, 512, None),
+        ],
+        holders: vec![Holder { owner, bytes: ByteCount::mib(15) }],
+        breaches: Vec::new(),
+        samples: vec![reading(started + i64::try_from(ooms).unwrap())],
+    }
+}
+
+fn reading(at_unix_ms: i64) -> Sample {
+    Sample {
+        at_unix_ms,
+        phase: Phase::Run,
+        allocated_bytes: ByteCount::mib(50),
+        reserved_bytes: ByteCount::mib(52),
+        device_bytes: None,
+        leased_bytes: ByteCount::mib(51),
+        resident_bytes: ByteCount::mib(170),
+        anonymous_bytes: ByteCount::mib(95),
+        mapped_bytes: ByteCount::mib(70),
+        cgroup_used_bytes: None,
+    }
+}
+
+/// Two executors, one after the other; the first gave two accounts.
+fn measured() -> MemoryEvidence {
+    let accounts = [(10, 1, 0), (20, 1, 2), (30, 25, 1)];
+    let accounts = accounts.map(|(committed_unix_ms, started, ooms)| AccountEvidence {
+        committed_unix_ms,
+        account: account(started, ooms),
+    });
+    MemoryEvidence {
+        planned_peak: Some(ByteCount::mib(50)),
+        weights: Some(ByteCount::mib(30)),
+        host_peak: Some(ByteCount::mib(170)),
+        accounts: accounts.to_vec(),
+    }
+}
+
 /// A complete run of one trial.
 fn complete() -> Evidence {
     Evidence {
         run: "01k0complete".parse().unwrap(),
         name: "tiny-clip on emoji".to_owned(),
         trials: vec![trial(0, Precision::Fp32)],
-        nodes: vec![slice(
-            0,
-            &[Component::Text, Component::Vision],
-            MemoryEvidence { weights: Some(ByteCount::mib(30)), ..MemoryEvidence::default() },
-        )],
+        nodes: vec![slice(0, &[Component::Text, Component::Vision], measured())],
         models: IndexMap::from([(
             "tests/data/models/tiny-clip".to_owned(),
             ModelEvidence {
@@ -122,6 +216,19 @@ fn quarantined() -> Evidence {
         trial.tasks[0] = zero_shot(&[&[1, 2], &[1, 7, 1]]);
     }
     evidence.nodes.push(slice(1, &[Component::Score], MemoryEvidence::default()));
+    let mut other = account(7, 3);
+    other.device = DeviceId::Gpu("GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab".to_owned());
+    other.device_peak_bytes = Some(ByteCount::mib(2100));
+    other.outside_allocator_bytes = Some(ByteCount::mib(420));
+    other.breaches = vec![Breach {
+        at_unix_ms: 8,
+        quota_bytes: ByteCount::mib(1500),
+        used_bytes: ByteCount::mib(2100),
+        by: "other processes\u{1b} on the device".to_owned(),
+    }];
+    let accounts = vec![AccountEvidence { committed_unix_ms: 9, account: other.clone() }];
+    let memory = MemoryEvidence { accounts, ..MemoryEvidence::default() };
+    evidence.nodes.push(NodeEvidence { device: other.device, ..slice(2, &[], memory) });
     evidence.quarantined = vec![QuarantinedSample {
         dataset: name("fluent"),
         sample: SampleId("cat|dog/\u{1b}[2Jx.jpg".to_owned()),
@@ -211,12 +318,13 @@ fn two_retrievals_on_one_dataset_are_told_apart() {
 }
 
 #[test]
-fn the_table_fits_its_width() {
+fn the_tables_fit_their_width() {
     for width in [80, 120] {
         let table = text::render_within(&report(quarantined()), width);
+        let prose = ["samples", "time", "warning", "incomplete", "  "];
         let widest = table
             .lines()
-            .take_while(|line| !line.starts_with("samples"))
+            .filter(|line| !prose.iter().any(|start| line.starts_with(start)))
             .map(|line| line.chars().count());
         assert!(widest.max().unwrap() <= usize::from(width), "{table}");
     }
@@ -240,11 +348,72 @@ fn the_order_of_evidence_does_not_matter() {
     let mut shuffled = quarantined();
     shuffled.trials.reverse();
     shuffled.nodes.reverse();
+    shuffled.nodes.iter_mut().for_each(|node| node.memory.accounts.reverse());
     shuffled.quarantined.push(shuffled.quarantined[0].clone());
     for task in shuffled.trials.iter_mut().flat_map(|trial| &mut trial.tasks) {
         task.partials.reverse();
     }
     assert_eq!(json::write(&report(shuffled)), json::write(&report(quarantined())));
+}
+
+#[test]
+fn counters_add_up_over_executors_and_peaks_do_not() {
+    let memory = report(complete()).nodes.remove(0).memory;
+    // The first executor told of 0, then of 2; the second of 1.
+    assert_eq!((memory.ooms, memory.splits, memory.retries), (Some(3), Some(3), Some(0)));
+    assert_eq!(memory.phases.run.seconds, Some(3.0 + 2.0));
+    assert_eq!(memory.phases.load.seconds, Some(0.25 + 0.25));
+    assert_eq!(memory.allocated_peak_bytes, Some(ByteCount::mib(62)));
+    assert_eq!(memory.predicted_peak_bytes, Some(ByteCount::mib(61)), "the executor knows better");
+    assert_eq!(memory.weights_bytes, Some(ByteCount::mib(30)));
+    assert_eq!(memory.host.anonymous_bytes, Some(ByteCount::mib(95)), "readings count too");
+    let vision = &memory.forecasts[1];
+    assert_eq!(vision.measured_bytes, Some(ByteCount::mib(41)), "the largest");
+    assert_eq!(vision.error_percent, Some(-2.44));
+    assert_eq!((memory.forecasts.len(), memory.forecasts[0].error_percent), (2, None));
+}
+
+#[test]
+fn readings_come_by_time_and_once() {
+    let mut accounts = measured().accounts;
+    accounts.push(accounts[1].clone());
+    accounts.reverse();
+    let times: Vec<i64> = samples(&accounts).iter().map(|sample| sample.at_unix_ms).collect();
+    assert_eq!(times, [1, 3, 26]);
+    assert_eq!(newest(&accounts).unwrap().started_at_unix_ms, 25);
+}
+
+/// A report of before memory was measured.
+#[test]
+fn reports_without_memory_are_read() {
+    let mut report: serde_json::Value =
+        serde_json::from_str(&json::write(&report(complete()))).unwrap();
+    let memory = report["nodes"][0]["memory"].as_object_mut().unwrap();
+    for key in ["allocator", "retries", "splits", "host", "forecasts", "holders", "breaches"] {
+        memory.remove(key).unwrap();
+    }
+    memory["phases"] = serde_json::json!({"load": {}, "warm_up": {}, "run": {}});
+    let memory = json::read(&report.to_string()).unwrap().nodes.remove(0).memory;
+    assert_eq!((memory.splits, memory.phases.run.seconds), (None, None));
+}
+
+#[test]
+fn amounts_take_three_digits() {
+    let amounts = [0, 999, 1000, 10_189, 1_048_575, 1_048_576, 1 << 33, 130_023_424, u64::MAX];
+    let short: Vec<String> =
+        amounts.iter().map(|&amount| rows::short(Some(ByteCount::bytes(amount)))).collect();
+    let expected = [
+        "0 B",
+        "999 B",
+        "0.98 KiB",
+        "9.95 KiB",
+        "1.00 MiB",
+        "1.00 MiB",
+        "8.00 GiB",
+        "124 MiB",
+        "16777216 TiB",
+    ];
+    assert_eq!(short, expected);
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! Plain text without colour, so that `NO_COLOR`, a file and a terminal get the same. Names and
 //! reasons that came from outside are cleared of control characters.
 
+mod memory;
+
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 
 use crate::{
@@ -21,13 +23,14 @@ pub fn render(report: &Report) -> String {
     render_within(report, WIDTH)
 }
 
-/// The table, one row per trial and task, at most `width` columns wide; below it samples, timing
-/// and what is missing (a long path or reason there is not cut). No line feed at the end.
+/// The table, one row per trial and task, at most `width` columns wide; below it samples, timing,
+/// memory and what is missing (a long path or reason there is not cut). No line feed at the end.
 pub fn render_within(report: &Report, width: u16) -> String {
     let mut lines = Vec::new();
     lines.push(table(report, width).trim_fmt());
     samples(&mut lines, report);
     timing(&mut lines, report);
+    memory::write(&mut lines, &report.nodes, width);
     missing(&mut lines, report);
     lines.join("\n")
 }

@@ -8,9 +8,10 @@ use std::{
 use indexmap::IndexMap;
 use orchestrator_plan::{TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work};
 use orchestrator_report::{
-    Batch, DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence,
+    AccountEvidence, Batch, DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence,
     QuarantinedSample, TaskEvidence, TrialEvidence, UnfinishedUnit, UnitOutcome,
 };
+use orchestrator_run::UnitResult;
 use orchestrator_spec::Task;
 use orchestrator_tasks::{Partial, TaskKind};
 use orchestrator_types::{ByteCount, Component, DatasetName, Digest, TrialId, UnitId};
@@ -45,11 +46,21 @@ fn trial(ended: &Ended, plan: &TrialPlan) -> Result<TrialEvidence, ResultsError>
         trial: plan.id,
         model: plan.model.clone(),
         precision: plan.precision,
-        batch: Batch { vision: plan.batch.vision, text: plan.batch.text },
+        batch: Batch {
+            vision: dispatched(ended, plan, |task| task.images).unwrap_or(plan.batch.vision),
+            text: dispatched(ended, plan, |task| task.texts).unwrap_or(plan.batch.text),
+        },
         tasks,
         elapsed: elapsed(ended, plan),
         images: encoded.map(|result| result.rows).sum(),
     })
+}
+
+/// The most rows that went through the tower at once, where results tell.
+fn dispatched(ended: &Ended, plan: &TrialPlan, units: fn(&TaskPlan) -> UnitRange) -> Option<u32> {
+    let units = plan.tasks.iter().flat_map(|task| units(task).iter());
+    let rows = units.filter_map(|unit| Some(ended.result(unit)?.rows_per_dispatch));
+    rows.filter(|rows| *rows > 0).max()
 }
 
 fn task(ended: &Ended, plan: &TaskPlan) -> Result<TaskEvidence, ResultsError> {
@@ -109,9 +120,11 @@ fn node(ended: &Ended, slice: &SliceRow) -> NodeEvidence {
     let SliceRow { placement, libtorch: _ } = slice;
     let own = || {
         let rows = ended.units.iter().filter(|row| row.slice.as_ref() == Some(&placement.slice));
-        rows.filter_map(|row| Some((ended.documents.plan.unit(row.unit)?, row.result.as_ref()?)))
+        rows.filter_map(|row| Some((row, row.result.as_ref()?)))
     };
-    let components: BTreeSet<Component> = own().map(|(unit, _)| unit.component()).collect();
+    let unit = |row: &UnitRow| ended.documents.plan.unit(row.unit);
+    let components: BTreeSet<Component> =
+        own().filter_map(|(row, _)| Some(unit(row)?.component())).collect();
     let claims = placement.claims.iter().filter(|claim| components.contains(&claim.component));
     let predicted = claims.map(|claim| claim.peak().as_u64()).sum();
     let largest = |bytes: fn(&orchestrator_run::ExecutorReading) -> ByteCount| {
@@ -124,12 +137,17 @@ fn node(ended: &Ended, slice: &SliceRow) -> NodeEvidence {
         quota: Some(placement.quota_bytes),
         components: components.into_iter().collect(),
         memory: MemoryEvidence {
+            planned_peak: Some(ByteCount::bytes(predicted)),
             weights: largest(|reading| reading.weights_bytes),
-            predicted_peak: Some(ByteCount::bytes(predicted)),
             host_peak: largest(|reading| reading.host_peak_bytes),
-            ..MemoryEvidence::default()
+            accounts: own().filter_map(account).collect(),
         },
     }
+}
+
+fn account((row, result): (&UnitRow, &UnitResult)) -> Option<AccountEvidence> {
+    let account = result.account.clone()?;
+    Some(AccountEvidence { committed_unix_ms: row.ended_unix_ms.unwrap_or_default(), account })
 }
 
 fn models(ended: &Ended) -> IndexMap<String, ModelEvidence> {

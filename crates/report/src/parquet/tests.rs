@@ -1,11 +1,14 @@
 //! What is written is read back by the same library's reader.
 
 use arrow_array::{
-    Array, BooleanArray, FixedSizeListArray, Float32Array, ListArray, RecordBatch, StringArray,
-    UInt32Array, cast::AsArray, types::Float32Type,
+    Array, BooleanArray, FixedSizeListArray, Float32Array, Int64Array, ListArray, RecordBatch,
+    StringArray, TimestampMillisecondArray, UInt32Array, cast::AsArray, types::Float32Type,
 };
+use orchestrator_ledger::Sample;
 use orchestrator_tasks::Direction;
-use orchestrator_types::{CaptionChoice, DatasetName, RunId, SampleId, TrialId};
+use orchestrator_types::{
+    ByteCount, CaptionChoice, DatasetName, DeviceId, Phase, RunId, SampleId, TrialId,
+};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::*;
@@ -130,4 +133,38 @@ fn an_embedding_of_another_width_is_refused() {
         "the embedding of `a.jpg#0` has 1 numbers, the file holds 2; write embeddings of another width to a file of their own"
     );
     assert!(EmbeddingWriter::new(Vec::new(), run(), 0).is_err());
+}
+
+#[test]
+fn readings_are_read_back() {
+    let sample = Sample {
+        at_unix_ms: 1_700_000_000_123,
+        phase: Phase::WarmUp,
+        allocated_bytes: ByteCount::mib(5),
+        reserved_bytes: ByteCount::mib(6),
+        device_bytes: None,
+        leased_bytes: ByteCount::mib(7),
+        resident_bytes: ByteCount::mib(8),
+        anonymous_bytes: ByteCount::mib(9),
+        mapped_bytes: ByteCount::mib(10),
+        cgroup_used_bytes: Some(ByteCount::mib(11)),
+    };
+    let (node, slice) = ("laptop".parse().unwrap(), "laptop.0".parse().unwrap());
+    let reading = Reading { node: &node, slice: &slice, device: &DeviceId::Cpu, sample };
+    let mut writer = ReadingWriter::new(tempfile::tempfile().unwrap(), run()).unwrap();
+    for _ in 0..=ROWS_PER_BATCH {
+        writer.push(reading).unwrap();
+    }
+    let (_, batches) = read(writer.finish().unwrap());
+    let batch = &batches[0];
+    assert_eq!(batch.num_rows(), ROWS_PER_BATCH + 1);
+    for (name, value) in [("run", "01k0"), ("slice", "laptop.0"), ("device", "cpu")] {
+        assert_eq!(column::<StringArray>(batch, name).value(0), value);
+    }
+    assert_eq!(column::<StringArray>(batch, "phase").value(0), "warm_up");
+    let at = column::<TimestampMillisecondArray>(batch, "at");
+    assert_eq!((at.value(0), at.timezone()), (1_700_000_000_123, Some("UTC")));
+    assert!(column::<Int64Array>(batch, "device_used").is_null(0));
+    assert_eq!(column::<Int64Array>(batch, "leased").value(ROWS_PER_BATCH), 7 << 20);
+    assert_eq!(column::<Int64Array>(batch, "cgroup_used").value(0), 11 << 20);
 }

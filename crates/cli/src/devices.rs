@@ -1,0 +1,190 @@
+//! Which devices of this machine a run uses.
+//!
+//! Invariant: a GPU that could be used is used without a flag, and one that cannot is never passed
+//! over in silence: a warning says why the processor computes instead.
+
+use std::{path::Path, str::FromStr};
+
+use anyhow::anyhow;
+use orchestrator_types::{ByteCount, DeviceId, ParseDeviceIdError};
+use serde::Deserialize;
+
+use crate::{
+    executor::{self, NoAnswer},
+    exit::{Exit, Failure},
+};
+
+/// What exists where a GPU can be.
+const TRACES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia"];
+
+/// The value of `--device`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceChoice {
+    /// Every usable GPU, and the processor where there is none.
+    Auto,
+    /// This one.
+    Only(DeviceId),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = ParseDeviceIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Only) }
+    }
+}
+
+/// A GPU or MIG instance, as the executor's program describes it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Found {
+    pub(crate) id: DeviceId,
+    pub(crate) name: String,
+    pub(crate) total_bytes: ByteCount,
+    pub(crate) free_bytes: ByteCount,
+    /// What a slice may use of it.
+    pub(crate) ceiling_bytes: ByteCount,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) usable: bool,
+}
+
+/// What was chosen, and what the user should know.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    /// None: the processor.
+    pub(crate) gpus: Vec<Found>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Asks for the devices if there can be any, and chooses.
+pub(crate) fn choose(choice: &DeviceChoice) -> Result<Chosen, Failure> {
+    let possible = TRACES.iter().any(|path| Path::new(path).exists());
+    match choice {
+        DeviceChoice::Only(DeviceId::Cpu) => Ok(Chosen::default()),
+        DeviceChoice::Auto if !possible => Ok(Chosen::default()),
+        DeviceChoice::Auto => Ok(usable(all())),
+        DeviceChoice::Only(device) => {
+            let found = all().map_err(|error| {
+                Failure::internal(error.context(format!("failed to look for {device}")))
+            })?;
+            named(device, found)
+        }
+    }
+}
+
+fn all() -> anyhow::Result<Vec<Found>> {
+    executor::ask(&executor::program()?, &["devices"]).map_err(NoAnswer::into_error)
+}
+
+/// Every usable GPU; if there is none, why.
+fn usable(found: anyhow::Result<Vec<Found>>) -> Chosen {
+    let processor = |why: String| {
+        let warnings = vec![format!("{why}; the processor computes instead")];
+        Chosen { gpus: Vec::new(), warnings }
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return processor(format!("the GPU cannot be used: {error:#}")),
+    };
+    let (gpus, others): (Vec<Found>, Vec<Found>) =
+        found.into_iter().partition(|device| device.usable);
+    let mut warnings: Vec<String> = gpus.iter().flat_map(told).collect();
+    let unusable = others.iter().map(|device| {
+        format!("{} ({}) cannot be used: {}", device.id, device.name, reasons(device))
+    });
+    if gpus.is_empty() {
+        let unusable: Vec<String> = unusable.collect();
+        return processor(if unusable.is_empty() {
+            "there are traces of a GPU driver, and no GPU".to_owned()
+        } else {
+            unusable.join("; ")
+        });
+    }
+    warnings.extend(unusable);
+    Chosen { gpus, warnings }
+}
+
+/// The one that the user named.
+fn named(device: &DeviceId, found: Vec<Found>) -> Result<Chosen, Failure> {
+    let ids: Vec<String> = found.iter().map(|device| device.id.to_string()).collect();
+    let Some(found) = found.into_iter().find(|found| found.id == *device) else {
+        let there = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
+        let message = format!("there is no device {device}; GPUs of this machine: {there}");
+        return Err(Failure::usage(anyhow!(message)));
+    };
+    if !found.usable {
+        let message = format!("{device} ({}) cannot be used: {}", found.name, reasons(&found));
+        return Err(Failure::new(Exit::DoesNotFit, anyhow!(message)));
+    }
+    let warnings = told(&found);
+    Ok(Chosen { gpus: vec![found], warnings })
+}
+
+fn told(device: &Found) -> Vec<String> {
+    device.warnings.iter().map(|warning| format!("{}: {warning}", device.id)).collect()
+}
+
+fn reasons(device: &Found) -> String {
+    if !device.warnings.is_empty() {
+        return device.warnings.join(", ");
+    }
+    let Found { total_bytes, free_bytes, ceiling_bytes, .. } = device;
+    format!("{free_bytes} of {total_bytes} are free, and a slice could use {ceiling_bytes}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::tests::stand_in;
+
+    fn found() -> Vec<Found> {
+        executor::ask(&stand_in(), &["devices"]).map_err(NoAnswer::into_error).unwrap()
+    }
+
+    fn message(failure: &Failure) -> (Exit, String) {
+        (failure.exit, failure.text())
+    }
+
+    #[test]
+    fn usable_gpus_are_taken_and_the_others_named() {
+        let Chosen { gpus, warnings } = usable(Ok(found()));
+        assert_eq!((gpus.len(), gpus[0].name.as_str()), (1, "NVIDIA H200"));
+        insta::assert_snapshot!(warnings.join("\n"), @r"
+        GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab: other processes use 0.70 GiB
+        GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old
+        ");
+    }
+
+    #[test]
+    fn without_a_usable_gpu_the_reason_is_told() {
+        let mut none = found();
+        none.retain(|device| !device.usable);
+        let none = usable(Ok(none));
+        assert!(none.gpus.is_empty());
+        insta::assert_snapshot!(none.warnings.join("\n"), @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old; the processor computes instead");
+        let broken = usable(Err(anyhow!("no driver").context("failed to initialise CUDA")));
+        insta::assert_snapshot!(broken.warnings.join("\n"), @"the GPU cannot be used: failed to initialise CUDA: no driver; the processor computes instead");
+        let nothing = usable(Ok(Vec::new()));
+        insta::assert_snapshot!(nothing.warnings.join("\n"), @"there are traces of a GPU driver, and no GPU; the processor computes instead");
+    }
+
+    #[test]
+    fn a_device_by_name_is_that_one_or_an_error() {
+        let device = |number: usize| found().remove(number).id;
+        assert_eq!(named(&device(0), found()).unwrap().gpus[0].id, device(0));
+        let (exit, text) = message(&named(&device(1), found()).unwrap_err());
+        assert_eq!(exit, Exit::DoesNotFit);
+        insta::assert_snapshot!(text, @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old");
+        let other = DeviceId::Mig("MIG-1".to_owned());
+        let (exit, text) = message(&named(&other, Vec::new()).unwrap_err());
+        assert_eq!(exit, Exit::Usage);
+        insta::assert_snapshot!(text, @"there is no device MIG-1; GPUs of this machine: none");
+    }
+
+    #[test]
+    fn devices_are_named_on_the_command_line() {
+        assert_eq!("auto".parse(), Ok(DeviceChoice::Auto));
+        assert_eq!("cpu".parse(), Ok(DeviceChoice::Only(DeviceId::Cpu)));
+        let error = "cuda:0".parse::<DeviceChoice>().unwrap_err();
+        insta::assert_snapshot!(error, @"`cuda:0` is not a device; expected `cpu`, `GPU-<uuid>` or `MIG-<uuid>`");
+    }
+}
