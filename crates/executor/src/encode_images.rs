@@ -300,8 +300,7 @@ impl Encoder<'_> {
         out: &mut [f32],
     ) -> Result<(), ExecuteError> {
         let Bench { slice, attempt, on_oom, .. } = self.bench;
-        let together = slice.kind() == Kind::Cpu;
-        let passes = Passes { slice, state: self.state, attempt, on_oom, together };
+        let passes = Passes { slice, state: self.state, attempt, on_oom };
         let tokens = self.state.known().tokens;
         let (pixels, width) = (self.encoder.pixels(), self.encoder.width());
         let (scale, shift) = recipe.affine();

@@ -182,7 +182,7 @@ impl Part<'_> {
         let longest = tower.encoder.context();
         let tiles = dispatches(self.tiles, kind, tower.state.rows(), longest);
         let state = &*tower.state;
-        let passes = Passes { slice, state, attempt, on_oom, together: kind == Kind::Cpu };
+        let passes = Passes { slice, state, attempt, on_oom };
         let work = |worker: &mut Encoder, tile: usize| {
             let (tile, started) = (&tiles[tile], Instant::now());
             let Encoder { encoder, ids } = worker;

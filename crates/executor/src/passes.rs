@@ -28,8 +28,6 @@ pub(crate) struct Passes<'a> {
     pub(crate) state: &'a State,
     pub(crate) attempt: &'a Attempt,
     pub(crate) on_oom: OnOom,
-    /// Whether the rows must pass together unless memory forbids it (the CPU's tiles).
-    pub(crate) together: bool,
 }
 
 /// Rows that are not finished.
@@ -77,9 +75,6 @@ impl Passes<'_> {
     fn most(&self, rows: u32, tokens: u32) -> u32 {
         let known = self.state.known();
         let learned = known.learned.cap(rows, tokens);
-        if self.together {
-            return learned;
-        }
         let quota = self.slice.ledger().quota();
         let others = self.slice.ledger().held_by(|owner| !is_activation(owner));
         let room = ByteCount::bytes(quota.as_u64().saturating_sub(others.as_u64()));

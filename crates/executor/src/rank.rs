@@ -37,7 +37,7 @@ use crate::{
     execute::Bench,
     product::Product,
     residents::{Leased, Residents},
-    slice::Slice,
+    slice::{Slice, sum},
     text_matrix::TextMatrix,
 };
 use sides::{Candidates, Side};
@@ -66,12 +66,13 @@ pub(crate) fn rank(
         residents.matrices.get_or_make(work.text_blobs.clone(), || Ok::<_, ExecuteError>(leased))?;
     }
     let width = residents.matrices.get(&work.text_blobs).map_or(1, |texts| texts.value.width);
-    let threads = threads(slice, residents, bench.threads, width);
+    let images = ByteCount::bytes(held_images(work).saturating_mul(4 * width as u64));
+    let threads = threads(slice, residents, bench.threads, width, images);
     let tiles = scaled(tile_bytes(width), threads);
     // A GPU's executor scores on the processor beside it.
     let _tiles = slice.host_lease(Owner::ScoreTiles, tiles)?;
-    let _scratch =
-        slice.host_lease(Owner::Staging { component: Component::Score }, tiles)?;
+    let staging = sum(tiles, images);
+    let _staging = slice.host_lease(Owner::Staging { component: Component::Score }, staging)?;
     slice.apply_limit()?;
     let Residents { datasets, matrices, .. } = residents;
     let dataset = datasets
@@ -90,6 +91,13 @@ pub(crate) fn rank(
     Ok(product)
 }
 
+/// Images whose embeddings are in memory at once.
+fn held_images(work: &AssignedRank) -> u64 {
+    let images: u64 = work.image_blobs.iter().map(|(shard, _)| u64::from(shard.len())).sum();
+    let largest = work.image_blobs.iter().map(|(shard, _)| u64::from(shard.len())).max();
+    images.min(u64::from(BLOCK_IMAGES).max(largest.unwrap_or(0)))
+}
+
 /// One thread's tile of scores with the rows of both sides.
 fn tile_bytes(width: usize) -> ByteCount {
     let (queries, candidates) = (u64::from(QUERIES), u64::from(CANDIDATES));
@@ -102,14 +110,20 @@ fn scaled(bytes: ByteCount, times: usize) -> ByteCount {
 
 /// As many threads as there is room for, at least one. A thread has its tile as tensors and as our
 /// own buffers.
-fn threads(slice: &Slice, residents: &mut Residents, most: usize, width: usize) -> usize {
+fn threads(
+    slice: &Slice,
+    residents: &mut Residents,
+    most: usize,
+    width: usize,
+    images: ByteCount,
+) -> usize {
     if slice.kind() == Kind::Cuda {
         return most;
     }
     let each = scaled(tile_bytes(width), 2);
-    let free = || slice.ledger().free().as_u64();
+    let free = || slice.ledger().free().as_u64().saturating_sub(images.as_u64());
     if free() < each.as_u64() * most as u64 {
-        residents.let_towers_go(slice, scaled(each, most));
+        residents.let_towers_go(slice, sum(images, scaled(each, most)));
     }
     usize::try_from(free() / each.as_u64().max(1)).unwrap_or(most).clamp(1, most)
 }

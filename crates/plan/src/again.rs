@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrator_types::{ByteCount, Component};
 
-use crate::{Claim, Inventory, Placement, Plan, SliceOffer, claim::sum};
+use crate::{Claim, Inventory, Placement, Plan, SliceOffer, placement::runtime_bytes};
 
 /// Every component, the text tower first.
 const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
@@ -30,7 +30,7 @@ pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
 /// A component that no slice may hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no slice can hold the component {component}: {needed} needed at once, and the largest slice \
+    "no slice can hold the component {component}: at least {needed} needed, and the largest slice \
      offers {largest}; offer a larger one"
 )]
 pub struct Homeless {
@@ -55,16 +55,15 @@ pub fn homeless(
     let beside = if component == Component::Text { &ALL[..] } else { &ALL[1..] };
     Some(Homeless {
         component,
-        needed: sum(claims(plan, beside).iter().map(Claim::peak)),
+        needed: claims(plan, beside).iter().map(|claim| claim.least_bytes).max().unwrap_or_default(),
         largest: placements.iter().map(|slice| slice.quota_bytes).max().unwrap_or_default(),
     })
 }
 
 /// The slice with these components, if it can hold them.
 fn place(plan: &Plan, offer: &SliceOffer, components: &[Component]) -> Option<Placement> {
-    let claims = claims(plan, components);
-    let fits = sum(claims.iter().map(Claim::peak)) <= offer.memory_bytes;
-    fits.then(|| placement(offer, components, claims))
+    let placement = placement(offer, components, claims(plan, components));
+    (placement.least() <= offer.memory_bytes).then_some(placement)
 }
 
 /// The largest claim of every component and model that the plan made.
@@ -89,6 +88,7 @@ fn placement(offer: &SliceOffer, components: &[Component], claims: Vec<Claim>) -
         quota_bytes: offer.memory_bytes,
         components: components.to_vec(),
         claims,
+        runtime_bytes: runtime_bytes(offer),
     }
 }
 
@@ -116,6 +116,7 @@ mod tests {
             weights_bytes: ByteCount::mib(10),
             activations_bytes: ByteCount::ZERO,
             staging_bytes: ByteCount::ZERO,
+            least_bytes: ByteCount::mib(10),
         }
     }
 
@@ -150,12 +151,12 @@ mod tests {
             homeless(&plan(), &placed(memory), &components).map(|missing| missing.to_string())
         };
         assert_eq!(missing(&[30], &ALL), None);
-        assert_eq!(missing(&[5, 29], &[Component::Vision]), None, "no text is left to encode");
+        assert_eq!(missing(&[10], &ALL), None, "they take turns");
         assert_eq!(missing(&[5], &[]), None);
         assert_eq!(
-            missing(&[5, 29], &ALL).unwrap(),
-            "no slice can hold the component text: 30.00 MiB needed at once, and the largest \
-             slice offers 29.00 MiB; offer a larger one"
+            missing(&[5, 9], &ALL).unwrap(),
+            "no slice can hold the component text: at least 10.00 MiB needed, and the largest \
+             slice offers 9.00 MiB; offer a larger one"
         );
     }
 
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(components(&[]), [0_usize; 0]);
         assert_eq!(components(&[30]), [3]);
         assert_eq!(components(&[30, 40, 30]), [2, 2, 3]);
-        assert_eq!(components(&[30, 20, 5]), [3, 2, 0]);
-        assert_eq!(components(&[5, 29]), [0, 2]);
+        assert_eq!(components(&[30, 10, 5]), [2, 3, 0]);
+        assert_eq!(components(&[5, 9]), [0, 0]);
     }
 }

@@ -10,7 +10,7 @@ use orchestrator_types::{ByteCount, DatasetName, SliceId};
 
 use self::{
     shape::{Shape, claims},
-    units::Builder,
+    units::{Builder, sizes},
 };
 use crate::{Claim, Inventory, PLAN_SCHEMA, Plan, placement::place};
 
@@ -22,14 +22,19 @@ pub enum PlanError {
     NoSlice,
     /// A slice can never hold what it would have to.
     #[error(
-        "slice {slice} never fits: {needed} needed, {quota} offered{}; offer a larger slice or a \
-         smaller batch", describe(.largest.as_deref())
+        "slice {slice} never fits: at least {needed} needed, {quota} offered, {missing} missing{}; \
+         raise memory.quota or offer a larger slice, or lower the precision",
+        describe(.largest.as_deref(), *.runtime)
     )]
     NeverFits {
         /// The slice.
         slice: SliceId,
-        /// Predicted peak.
+        /// The least that its largest component needs, one row at a time.
         needed: ByteCount,
+        /// What it lacks.
+        missing: ByteCount,
+        /// Kept apart for the device's runtime.
+        runtime: ByteCount,
         /// What it offers.
         quota: ByteCount,
         /// The largest single claim.
@@ -51,11 +56,19 @@ pub enum PlanError {
     },
 }
 
-fn describe(largest: Option<&Claim>) -> String {
+fn describe(largest: Option<&Claim>, runtime: ByteCount) -> String {
+    let runtime = if runtime == ByteCount::ZERO {
+        String::new()
+    } else {
+        format!(", {runtime} for the device's runtime")
+    };
     largest.map_or_else(String::new, |claim| {
+        let beside = claim.least_bytes.as_u64().saturating_sub(claim.weights_bytes.as_u64());
         format!(
-            " ({} weights {}, activations {}, staging {})",
-            claim.component, claim.weights_bytes, claim.activations_bytes, claim.staging_bytes
+            " ({}: weights {}, {} beside them for one row at a time{runtime})",
+            claim.component,
+            claim.weights_bytes,
+            ByteCount::bytes(beside)
         )
     })
 }
@@ -81,11 +94,12 @@ pub fn plan(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let trials = evaluation.trials();
-    let shapes: Vec<Shape> =
-        trials.iter().map(|trial| Shape::of(trial, models[trial.model])).collect();
     let inventory = inventory.within(evaluation.memory.quota);
+    let shapes: Vec<Shape> =
+        trials.iter().map(|trial| Shape::of(trial, models[trial.model], &inventory)).collect();
+    let sizes = sizes(evaluation, facts, &shapes);
     let (placement, mut reasons) = place(&inventory, |offer, components| {
-        claims(evaluation, &models, &trials, &shapes, offer, components)
+        claims(evaluation, &models, &trials, &shapes, sizes, offer, components)
     })?;
     let mut builder = Builder::new(evaluation, facts, base);
     let planned = trials

@@ -1,9 +1,10 @@
 //! What a component asks for, predicted before anything runs.
 //!
-//! First version: weights exactly, activations from the widest live set of one tile, decoded
-//! samples by their count. It is an estimate of what *we* allocate; the allocator's own rounding
-//! and the process itself come with the ledger.
+//! Activations are the walk of crate `footprint`, which an executor corrects by probes; the rest is
+//! counted as the executor leases it. On a GPU what waits on the host is not part of a claim: the
+//! quota is the device's.
 
+use orchestrator_footprint::{self as footprint, Forecast, Input, Kind, Setting};
 use orchestrator_spec::{ModelFacts, TowerFacts};
 use orchestrator_types::{ByteCount, Component, Precision};
 use serde::{Deserialize, Serialize};
@@ -17,10 +18,12 @@ pub struct Claim {
     pub model: String,
     /// Weights in the precision of the trial.
     pub weights_bytes: ByteCount,
-    /// Largest live set of a forward pass, over all compute threads.
+    /// Largest live set of a forward pass, over all passes at once.
     pub activations_bytes: ByteCount,
     /// Inputs and outputs that wait in buffers.
     pub staging_bytes: ByteCount,
+    /// The least that it can run with: weights, one row at a time, and what it cannot do without.
+    pub least_bytes: ByteCount,
 }
 
 impl Claim {
@@ -28,82 +31,124 @@ impl Claim {
     pub fn peak(&self) -> ByteCount {
         sum([self.weights_bytes, self.activations_bytes, self.staging_bytes])
     }
-
-    pub(crate) fn vision(
-        name: &str,
-        model: &ModelFacts,
-        precision: Precision,
-        shape: Dispatch,
-    ) -> Self {
-        let pixels = 3 * u64::from(model.image_size).pow(2);
-        // A waiting image is kept as the 8-bit crop; a tile in work as floats too.
-        let waiting = pixels * u64::from(shape.batch.max(shape.tile));
-        let tile = pixels * 4 * u64::from(shape.tile) * u64::from(shape.threads);
-        Self {
-            component: Component::Vision,
-            model: name.to_owned(),
-            weights_bytes: weights(&model.vision, model, precision),
-            activations_bytes: activations(&model.vision, precision, shape),
-            staging_bytes: ByteCount::bytes(waiting + tile),
-        }
-    }
-
-    pub(crate) fn text(
-        name: &str,
-        model: &ModelFacts,
-        precision: Precision,
-        shape: Dispatch,
-    ) -> Self {
-        let ids = u64::from(model.context) * 8 * u64::from(shape.tile) * u64::from(shape.threads);
-        Self {
-            component: Component::Text,
-            model: name.to_owned(),
-            weights_bytes: weights(&model.text, model, precision),
-            activations_bytes: activations(&model.text, precision, shape),
-            staging_bytes: ByteCount::bytes(ids),
-        }
-    }
-
-    /// Scores: one tile of queries × candidates and both sides' rows, per thread.
-    pub(crate) fn score(embedding_width: u32, threads: u32) -> Self {
-        let rows = (SCORE_TILE_QUERIES + SCORE_TILE_CANDIDATES) * u64::from(embedding_width);
-        let tile = SCORE_TILE_QUERIES * SCORE_TILE_CANDIDATES;
-        Self {
-            component: Component::Score,
-            model: String::new(),
-            weights_bytes: ByteCount::ZERO,
-            activations_bytes: ByteCount::bytes(4 * (rows + tile) * u64::from(threads)),
-            staging_bytes: ByteCount::ZERO,
-        }
-    }
 }
 
-/// Queries in a tile of scores.
-pub(crate) const SCORE_TILE_QUERIES: u64 = 256;
-/// Candidates in a tile of scores.
-pub(crate) const SCORE_TILE_CANDIDATES: u64 = 512;
-
-/// How a component is called: rows computed together, rows waiting, calls at once.
+/// How a component is called on one slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dispatch {
+    pub kind: Kind,
+    pub precision: Precision,
+    /// Rows computed together on the CPU.
     pub tile: u32,
+    /// Rows waiting, or computed together on a GPU.
     pub batch: u32,
+    /// Compute threads.
     pub threads: u32,
 }
 
-fn weights(tower: &TowerFacts, model: &ModelFacts, precision: Precision) -> ByteCount {
-    // The file's own element size follows from its total.
-    let stored = (model.weights_bytes.as_u64() / model.parameters.max(1)).max(1);
-    ByteCount::bytes(tower.weights_bytes.as_u64() / stored * precision.element_bytes())
+/// The largest parts that units have, over the whole evaluation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    /// Images of a unit.
+    pub shard: u64,
+    /// Images of a ranking that are in memory at once.
+    pub block: u64,
+    /// Texts of a unit.
+    pub part: u64,
+    /// Texts of a set.
+    pub texts: u64,
 }
 
-/// Largest live set of a pre-norm transformer layer: residual, normalised input and either the
-/// feed-forward's inner state or query, key, value and their mix.
-fn activations(tower: &TowerFacts, precision: Precision, shape: Dispatch) -> ByteCount {
-    let (width, mlp) = (u64::from(tower.width), u64::from(tower.mlp));
-    let per_token = (2 * width + mlp).max(6 * width);
-    let tokens = u64::from(tower.tokens) * u64::from(shape.tile) * u64::from(shape.threads);
-    ByteCount::bytes(tokens * per_token * precision.element_bytes())
+/// Queries in a tile of scores.
+const SCORE_TILE_QUERIES: u64 = 256;
+/// Candidates in a tile of scores.
+const SCORE_TILE_CANDIDATES: u64 = 512;
+/// Bytes of a number outside of towers.
+const FLOAT: u64 = 4;
+
+pub(crate) fn vision(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
+    let pixels = 3 * u64::from(model.image_size).pow(2);
+    let tower = tower(&model.vision, Input::Pixels(pixels), model);
+    // A tile waits as bytes, and is numbers while a thread works on it. The results of a unit exist
+    // twice at its end: as rows and as a blob.
+    let (bytes, numbers) = (pixels * u64::from(how.tile), FLOAT * pixels * u64::from(how.tile));
+    let results = 2 * FLOAT * sizes.shard * u64::from(model.embedding_width);
+    let ahead = u64::from((how.batch / how.tile.max(1)).max(1));
+    let staging = [bytes * ahead + numbers * u64::from(how.threads), bytes + numbers];
+    let staging = staging.map(|waiting| waiting + results);
+    of_tower(Component::Vision, name, (&tower, model.vision.tokens), how, staging)
+}
+
+pub(crate) fn text(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
+    let tower = tower(&model.text, Input::Tokens, model);
+    let results = 2 * FLOAT * sizes.part * u64::from(model.embedding_width);
+    // Token ids of every text, with what a list of them takes.
+    let ids = sizes.texts * (24 + FLOAT * u64::from(model.context) / 2 + FLOAT);
+    of_tower(Component::Text, name, (&tower, model.text.tokens), how, [results + ids; 2])
+}
+
+/// Scores: a tile with both sides' rows for each thread, as tensors and as buffers; the texts; and
+/// the images that are in memory at once.
+pub(crate) fn score(model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
+    let width = u64::from(model.embedding_width);
+    let rows = (SCORE_TILE_QUERIES + SCORE_TILE_CANDIDATES) * width;
+    let tile = FLOAT * (rows + SCORE_TILE_QUERIES * SCORE_TILE_CANDIDATES);
+    let held = FLOAT * (width * (sizes.texts + sizes.block) + sizes.texts);
+    let on_device = |bytes| match how.kind {
+        Kind::Cpu => ByteCount::bytes(bytes),
+        // A GPU's executor scores on the processor beside it.
+        Kind::Cuda => ByteCount::ZERO,
+    };
+    Claim {
+        component: Component::Score,
+        model: String::new(),
+        weights_bytes: ByteCount::ZERO,
+        activations_bytes: on_device(tile * u64::from(how.threads)),
+        staging_bytes: on_device(held + tile * u64::from(how.threads)),
+        least_bytes: on_device(held + 2 * tile),
+    }
+}
+
+fn of_tower(
+    component: Component,
+    name: &str,
+    (tower, tokens): (&footprint::Tower, u32),
+    how: Dispatch,
+    [staging, least_staging]: [u64; 2],
+) -> Claim {
+    let forecast = Forecast::new(*tower, Setting::new(how.kind, how.precision));
+    let pass = |rows: u32| forecast.activations(rows, tokens);
+    let (activations, staging, least_staging) = match how.kind {
+        Kind::Cpu => {
+            let all = pass(how.tile).as_u64().saturating_mul(how.threads.into());
+            (ByteCount::bytes(all), staging, least_staging)
+        }
+        Kind::Cuda => (pass(how.batch), 0, 0),
+    };
+    let weights = tower.weights(how.precision);
+    let least = tower.loading(how.kind, how.precision).max(pass(1));
+    Claim {
+        component,
+        model: name.to_owned(),
+        weights_bytes: weights,
+        activations_bytes: activations,
+        staging_bytes: ByteCount::bytes(staging),
+        least_bytes: sum([weights, least, ByteCount::bytes(least_staging)]),
+    }
+}
+
+fn tower(facts: &TowerFacts, input: Input, model: &ModelFacts) -> footprint::Tower {
+    // The file's own element size follows from its total.
+    let stored = (model.weights_bytes.as_u64() / model.parameters.max(1)).max(1);
+    footprint::Tower {
+        input,
+        layers: facts.layers,
+        width: facts.width,
+        heads: facts.heads,
+        mlp: facts.mlp,
+        embedding_width: model.embedding_width,
+        parameters: facts.weights_bytes.as_u64() / stored,
+    }
 }
 
 pub(crate) fn sum(parts: impl IntoIterator<Item = ByteCount>) -> ByteCount {

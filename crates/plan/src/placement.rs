@@ -1,5 +1,6 @@
 //! Which slice may hold which component.
 
+use orchestrator_ledger::AllocatorLimit;
 use orchestrator_types::{ByteCount, Component, DeviceId, NodeName, SliceId};
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +23,45 @@ pub struct Placement {
     pub components: Vec<Component>,
     /// Predicted bytes, by component and model.
     pub claims: Vec<Claim>,
+    /// Kept apart for the device's runtime: context, kernels, a margin.
+    pub runtime_bytes: ByteCount,
 }
 
 impl Placement {
-    /// Predicted bytes when everything that the slice may hold is resident at once.
+    /// Predicted bytes at the fullest moment: everything that the slice may hold at once where that
+    /// fits the quota, else the largest component alone, as large as the quota lets it be.
     pub fn predicted_peak(&self) -> ByteCount {
-        sum(self.claims.iter().map(Claim::peak))
+        let all = sum(self.claims.iter().map(Claim::peak).chain([self.runtime_bytes]));
+        if all <= self.quota_bytes {
+            return all;
+        }
+        let largest = self.claims.iter().map(Claim::peak).max().unwrap_or_default();
+        let alone = sum([self.runtime_bytes, largest]);
+        if self.least() <= self.quota_bytes { alone.min(self.quota_bytes) } else { self.least() }
+    }
+
+    /// Whether components have to take turns, because they do not all fit at once.
+    pub fn takes_turns(&self) -> bool {
+        let all = sum(self.claims.iter().map(Claim::peak).chain([self.runtime_bytes]));
+        all > self.quota_bytes
+    }
+
+    /// The least that any order of its units needs: one component at a time, one row at a time.
+    pub fn least(&self) -> ByteCount {
+        let largest = self.claims.iter().map(|claim| claim.least_bytes).max();
+        sum([self.runtime_bytes, largest.unwrap_or_default()])
+    }
+}
+
+/// What a device's runtime takes before the first tensor, with the margin that is kept; nothing on
+/// the CPU. An executor measures it when it starts.
+pub(crate) fn runtime_bytes(offer: &SliceOffer) -> ByteCount {
+    match offer.device {
+        DeviceId::Cpu => ByteCount::ZERO,
+        DeviceId::Gpu(_) | DeviceId::Mig(_) => {
+            AllocatorLimit::derive(offer.memory_bytes, None)
+                .map_or(offer.memory_bytes, |share| sum([share.overhead, share.margin]))
+        }
     }
 }
 
@@ -63,21 +97,32 @@ pub(crate) fn place(
             threads: offer.threads,
             quota_bytes: offer.memory_bytes,
             claims: claims(offer, &components),
+            runtime_bytes: runtime_bytes(offer),
             components,
         };
-        let needed = placement.predicted_peak();
+        let needed = placement.least();
         if needed > offer.memory_bytes {
+            let largest = placement.claims.into_iter().max_by_key(|claim| claim.least_bytes);
             return Err(PlanError::NeverFits {
                 slice: offer.id.clone(),
                 needed,
+                missing: ByteCount::bytes(needed.as_u64() - offer.memory_bytes.as_u64()),
                 quota: offer.memory_bytes,
-                largest: placement.claims.into_iter().max_by_key(Claim::peak).map(Box::new),
+                runtime: placement.runtime_bytes,
+                largest: largest.map(Box::new),
             });
         }
         placements.push(placement);
     }
     let Some(last) = placements.last() else { return Err(PlanError::NoSlice) };
     let mut reasons = Vec::new();
+    for slice in placements.iter().filter(|slice| slice.takes_turns()) {
+        reasons.push(format!(
+            "slice {}: {} are less than everything at once needs, so components take turns and \
+             batches shrink to what fits",
+            slice.slice, slice.quota_bytes
+        ));
+    }
     if count == 1 {
         reasons.push(format!("slice {}: all components, it is the only slice", last.slice));
     } else {

@@ -201,7 +201,7 @@ fn what_cannot_fit_is_refused_with_the_sums() {
         let base = Path::new("/data");
         plan(&evaluation("[auto]"), &facts(10, 1), &inventory, base).unwrap_err()
     };
-    let small = refuse(inventory(1, ByteCount::mib(16)));
+    let small = refuse(inventory(1, ByteCount::mib(12)));
     insta::assert_snapshot!(small.to_string());
     assert!(matches!(refuse(Inventory::default()), PlanError::NoSlice));
 }

@@ -138,7 +138,7 @@ async fn what_is_not_there_or_not_built_is_named() {
         messages,
         [
             "/nowhere/model: no such model folder",
-            "precision bf16 is not built yet; use fp32",
+            "precision int8 is not built yet; use fp32, fp16 or bf16",
             "shard 1592..1600 lies outside of a dataset of 1593 samples",
             &format!(
                 "cannot rank: embeddings of {} texts, the dataset here has 0; submit again if its \

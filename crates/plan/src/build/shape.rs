@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use orchestrator_footprint::{KNEE_TOKENS, Kind, prior_rows};
 use orchestrator_spec::{Batch, Evaluation, ModelFacts, Trial};
-use orchestrator_types::Component;
+use orchestrator_types::{Component, DeviceId};
 
-use crate::{BatchPlan, Claim, SliceOffer, claim::Dispatch};
+use crate::{
+    BatchPlan, Claim, Inventory, SliceOffer,
+    claim::{self, Dispatch, Sizes},
+};
 
 /// Tokens that a tile of images aims at. Small tiles stay in a core's cache: on two kinds of
 /// machine 4 images of 50 tokens were the fastest, and larger ones slower.
@@ -21,11 +25,13 @@ const AUTO_TEXT_BATCH: u32 = 512;
 pub(super) struct Shape {
     pub vision_tile: u32,
     pub batch: BatchPlan,
+    /// Images that a unit has at least: a batch of a GPU, so that a unit fills one.
+    pub least_shard: u32,
     pub reasons: Vec<String>,
 }
 
 impl Shape {
-    pub(super) fn of(trial: &Trial, model: &ModelFacts) -> Self {
+    pub(super) fn of(trial: &Trial, model: &ModelFacts, inventory: &Inventory) -> Self {
         let vision_tile = previous_power_of_two(TILE_TOKENS / model.vision.tokens.max(1));
         let mut reasons = vec![format!(
             "tiles: {vision_tile} images of {} tokens, {TEXT_TILE} texts; fixed by the model, so \
@@ -39,14 +45,29 @@ impl Shape {
             }
             rounded
         };
+        let gpu = inventory.slices.iter().any(|slice| slice.device != DeviceId::Cpu);
         let batch = match trial.batch {
+            Batch::Auto if gpu => {
+                let flat = |tokens| prior_rows(Kind::Cuda, tokens);
+                let batch = BatchPlan {
+                    vision: flat(model.vision.tokens).next_multiple_of(vision_tile),
+                    text: flat(model.text.tokens).next_multiple_of(TEXT_TILE),
+                };
+                reasons.push(format!(
+                    "batch auto → {} images, {} texts: a GPU's rate is flat from about \
+                     {KNEE_TOKENS} tokens on, and more would only hold more memory",
+                    batch.vision, batch.text
+                ));
+                batch
+            }
             Batch::Auto => BatchPlan { vision: AUTO_VISION_BATCH, text: AUTO_TEXT_BATCH },
             Batch::Fixed(rows) => BatchPlan {
                 vision: whole_tiles(Component::Vision, rows.get(), vision_tile),
                 text: whole_tiles(Component::Text, rows.get(), TEXT_TILE),
             },
         };
-        Self { vision_tile, batch, reasons }
+        let least_shard = if gpu { batch.vision } else { 1 };
+        Self { vision_tile, batch, least_shard, reasons }
     }
 }
 
@@ -60,25 +81,30 @@ pub(super) fn claims(
     models: &[&ModelFacts],
     trials: &[Trial],
     shapes: &[Shape],
+    sizes: Sizes,
     offer: &SliceOffer,
     components: &[Component],
 ) -> Vec<Claim> {
+    let kind = match offer.device {
+        DeviceId::Cpu => Kind::Cpu,
+        DeviceId::Gpu(_) | DeviceId::Mig(_) => Kind::Cuda,
+    };
     let mut largest: BTreeMap<(Component, usize), Claim> = BTreeMap::new();
     for (trial, shape) in trials.iter().zip(shapes) {
         let (model, name) = (models[trial.model], &evaluation.models[trial.model].path);
-        let threads = offer.threads;
+        let (threads, precision) = (offer.threads, trial.precision);
+        let how = |tile, batch| Dispatch { kind, precision, tile, batch, threads };
         for &component in components {
             let (key, claim) = match component {
                 Component::Text => {
-                    let rows = Dispatch { tile: TEXT_TILE, batch: shape.batch.text, threads };
-                    (trial.model, Claim::text(name, model, trial.precision, rows))
+                    let how = how(TEXT_TILE, shape.batch.text);
+                    (trial.model, claim::text(name, model, how, sizes))
                 }
                 Component::Vision => {
-                    let (tile, batch) = (shape.vision_tile, shape.batch.vision);
-                    let rows = Dispatch { tile, batch, threads };
-                    (trial.model, Claim::vision(name, model, trial.precision, rows))
+                    let how = how(shape.vision_tile, shape.batch.vision);
+                    (trial.model, claim::vision(name, model, how, sizes))
                 }
-                Component::Score => (0, Claim::score(model.embedding_width, threads)),
+                Component::Score => (0, claim::score(model, how(1, 1), sizes)),
             };
             let entry = largest.entry((component, key)).or_insert_with(|| claim.clone());
             if claim.peak() > entry.peak() {

@@ -14,6 +14,7 @@ use super::{
     PlanError,
     shape::{Shape, TEXT_TILE},
 };
+use crate::claim::Sizes;
 use crate::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
     SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work,
@@ -25,6 +26,8 @@ const SHARD_SAMPLES: u32 = 256;
 const SHARDS: u32 = 4096;
 /// Texts that one unit encodes at most.
 const PART_TEXTS: u32 = 16_384;
+/// Images that an executor holds at once where they are candidates.
+const MOST_BLOCK_IMAGES: u32 = 32_768;
 /// Queries that one text → image unit ranks.
 const QUERY_SHARD: u32 = 2048;
 
@@ -203,7 +206,7 @@ impl<'a> Builder<'a> {
             return *range;
         }
         let start = self.next();
-        for shard in shards(samples, shard_samples(samples)) {
+        for shard in shards(samples, shard_samples(samples, shape.least_shard)) {
             let work = EncodeImages {
                 model: model.clone(),
                 dataset: dataset.clone(),
@@ -271,9 +274,30 @@ fn texts(
     }
 }
 
-/// Samples in a shard: by the dataset alone.
-fn shard_samples(samples: u32) -> u32 {
-    samples.div_ceil(SHARDS).next_multiple_of(SHARD_SAMPLES).max(SHARD_SAMPLES)
+/// Samples in a shard, at least `least`: by the dataset alone, but for GPUs.
+fn shard_samples(samples: u32, least: u32) -> u32 {
+    let least = SHARD_SAMPLES.max(least);
+    samples.div_ceil(SHARDS).next_multiple_of(least).max(least)
+}
+
+/// The largest parts that units will have.
+pub(super) fn sizes(evaluation: &Evaluation, facts: &Facts, shapes: &[Shape]) -> Sizes {
+    let least = shapes.iter().map(|shape| shape.least_shard).max().unwrap_or(1);
+    let mut sizes = Sizes::default();
+    for task in &evaluation.tasks {
+        let Some(Ok(facts)) = facts.datasets.get(task.dataset()) else { continue };
+        let Ok((_, texts)) = texts(task, task.dataset(), facts) else { continue };
+        let shard = shard_samples(facts.samples, least).min(facts.samples);
+        let block = match task {
+            Task::ZeroShot { .. } => shard,
+            Task::Retrieval { .. } => facts.samples.min(MOST_BLOCK_IMAGES),
+        };
+        sizes.shard = sizes.shard.max(shard.into());
+        sizes.block = sizes.block.max(block.into());
+        sizes.part = sizes.part.max(texts.min(PART_TEXTS).into());
+        sizes.texts = sizes.texts.max(texts.into());
+    }
+    sizes
 }
 
 /// Candidates to keep per query: what the largest k asks for.
