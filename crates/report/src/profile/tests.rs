@@ -159,6 +159,8 @@ fn odd_profiles_have_a_picture() {
     profile.components[1].timeline.truncate(1);
     let svg = profile_svg(&profile);
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    profile.components[0].operators.clear();
+    assert_eq!(profile_text(&profile).matches(" operator ").count(), 1, "no table without rows");
     profile.components.clear();
     assert!(profile_svg(&profile).contains("nothing was profiled"));
 }

@@ -32,7 +32,8 @@ fn component(profile: &ComponentProfile) -> String {
         curve(profile),
     ];
     let mut lines = vec![head(profile)];
-    lines.extend(tables.map(|table| format!("\n{}", table.trim_fmt())));
+    let filled = tables.into_iter().filter(|table| !table.is_empty());
+    lines.extend(filled.map(|table| format!("\n{}", table.trim_fmt())));
     lines.push(format!("\nbest: {} rows, {}", profile.best.rows, printable(&profile.best.reason)));
     lines.push(math_attention(profile));
     lines.join("\n")
