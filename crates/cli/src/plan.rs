@@ -78,12 +78,19 @@ fn placement_table(placement: &[Placement]) -> String {
         "activations",
         "staging",
         "predicted",
+        "at least",
         "quota",
     ]);
     for slice in placement {
         for claim in &slice.claims {
-            let Claim { component, model: _, weights_bytes, activations_bytes, staging_bytes } =
-                claim;
+            let Claim {
+                component,
+                model: _,
+                weights_bytes,
+                activations_bytes,
+                staging_bytes,
+                least_bytes,
+            } = claim;
             table.add_row([
                 slice.slice.to_string(),
                 format!("{} × {}", slice.device, slice.threads),
@@ -92,6 +99,23 @@ fn placement_table(placement: &[Placement]) -> String {
                 activations_bytes.to_string(),
                 staging_bytes.to_string(),
                 claim.peak().to_string(),
+                least_bytes.to_string(),
+                slice.quota_bytes.to_string(),
+            ]);
+        }
+        if slice.runtime_bytes > ByteCount::ZERO {
+            let runtime = slice.runtime_bytes.to_string();
+            let (slice_id, device) = (slice.slice.to_string(), slice.device.to_string());
+            let none = String::new;
+            table.add_row([
+                slice_id,
+                device,
+                "device runtime".to_owned(),
+                none(),
+                none(),
+                none(),
+                runtime.clone(),
+                runtime,
                 slice.quota_bytes.to_string(),
             ]);
         }

@@ -38,6 +38,12 @@ impl Placement {
         }
     }
 
+    /// Rows whose input is made hidden states at a time: pixels take several times the bytes of what
+    /// they become.
+    pub(crate) fn embedding_rows(self, tokens: i64) -> i64 {
+        (self.chunk_rows(tokens) / 4).max(1)
+    }
+
     /// Rows of `tokens` tokens that a block works on at a time.
     pub(crate) fn chunk_rows(self, tokens: i64) -> i64 {
         (i64::from(self.chunk_tokens) / tokens.max(1)).max(1)

@@ -75,18 +75,24 @@ impl Passes<'_> {
     fn most(&self, rows: u32, tokens: u32) -> u32 {
         let known = self.state.known();
         let learned = known.learned.cap(rows, tokens);
-        let quota = self.slice.ledger().quota();
-        let others = self.slice.ledger().held_by(|owner| !is_activation(owner));
-        let room = ByteCount::bytes(quota.as_u64().saturating_sub(others.as_u64()));
-        rows_that_fit(&known.forecast, tokens, room, learned).unwrap_or(1)
+        let mut room = self.beside().as_u64();
+        if self.slice.kind() == Kind::Cuda {
+            room -= room / 20;
+        }
+        rows_that_fit(&known.forecast, tokens, ByteCount::bytes(room), learned).unwrap_or(1)
+    }
+
+    /// What activations may take together.
+    fn beside(&self) -> ByteCount {
+        let ledger = self.slice.ledger();
+        let others = ledger.held_by(|owner| !is_activation(owner));
+        ByteCount::bytes(ledger.quota().as_u64().saturating_sub(others.as_u64()))
     }
 
     fn lease(&self, rows: u32, tokens: u32, alone: bool) -> Result<Lease, ExecuteError> {
         let component = self.state.component;
         let owner = || Owner::Activations { component, rows };
-        let ledger = self.slice.ledger();
-        let others = ledger.held_by(|owner| !is_activation(owner));
-        let room = ByteCount::bytes(ledger.quota().as_u64().saturating_sub(others.as_u64()));
+        let room = self.beside();
         let predicted = self.state.activations(rows, tokens);
         // What refusals taught must not ask for more than there is: by itself it may still pass.
         let bytes = if alone { room } else { predicted.min(room) };

@@ -169,7 +169,7 @@ fn curve<E: Encoder>(
             rows_per_second: None,
         };
         let activations = loaded.state.longest(rows);
-        if activations <= slice.ledger().free() && started.elapsed() < PATIENCE {
+        if activations <= slice.room() && started.elapsed() < PATIENCE {
             tracing::info!(rows, "measuring");
             point.measured_bytes = Some(sum(weights, loaded.pass(slice, rows)?));
             point.rows_per_second = Some(rate(loaded, slice, rows)?);
@@ -186,9 +186,10 @@ fn rate<E: Encoder>(
     rows: u32,
 ) -> Result<f64, ExecuteError> {
     let _lease = lease(loaded, slice, rows)?;
+    let sample = loaded.encoder.sample(rows as usize);
     let (started, mut passed) = (Instant::now(), 0);
     while started.elapsed() < TIMED {
-        loaded.encoder.probe(rows as usize)?;
+        loaded.encoder.probe(&sample, rows as usize)?;
         passed += 1;
     }
     synchronise(slice.device())?;
@@ -235,9 +236,10 @@ fn traced<E: Encoder>(
     rows: u32,
 ) -> Result<Traced, ExecuteError> {
     let _lease = lease(loaded, slice, rows)?;
+    let sample = loaded.encoder.sample(rows as usize);
     let (events, peak) = slice.meter().peak_of(|| {
         let trace = trace::start(slice.device())?;
-        loaded.encoder.probe(rows as usize)?;
+        loaded.encoder.probe(&sample, rows as usize)?;
         Ok::<_, EngineError>(trace.finish())
     });
     Ok(Traced { events: events?, peak })

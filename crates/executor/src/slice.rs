@@ -37,7 +37,9 @@ pub(crate) struct Slice {
 struct Runtime {
     /// Context, kernels and handles, once measured. Nothing on the CPU.
     overhead: Option<ByteCount>,
-    /// Its lease, with the margin. Nothing on the CPU.
+    /// Tensors that libraries keep for themselves: they are within what the allocator may take.
+    workspaces: ByteCount,
+    /// The lease of both and of the margin. Nothing on the CPU.
     lease: Option<Lease>,
     /// Settings of the allocator that the last run asked for.
     asked: Option<String>,
@@ -113,7 +115,7 @@ impl Slice {
             Kind::Cuda => {
                 let mut runtime = self.runtime();
                 let share = AllocatorLimit::derive(quota, runtime.overhead)?;
-                let apart = sum(share.overhead, share.margin);
+                let apart = sum(sum(share.overhead, share.margin), runtime.workspaces);
                 // Given back first: a smaller quota has a smaller margin.
                 runtime.lease = None;
                 runtime.lease = Some(self.ledger.lease(Owner::Runtime, apart)?);
@@ -130,10 +132,17 @@ impl Slice {
             return Ok(());
         }
         synchronise(self.device)?;
-        if let Some(outside) = self.meter.outside_allocator() {
-            let mut runtime = self.runtime();
+        let outside = self.meter.outside_allocator();
+        let allocated = allocator::statistics(self.device)?.allocated.current;
+        // No pass runs: what is allocated and nobody's is a library's.
+        let ours = self.ledger.held_by(is_tensor);
+        let mut runtime = self.runtime();
+        if let Some(outside) = outside {
             runtime.overhead = Some(runtime.overhead.unwrap_or_default().max(outside));
         }
+        let kept = ByteCount::bytes(allocated.as_u64().saturating_sub(ours.as_u64()));
+        runtime.workspaces = runtime.workspaces.max(kept);
+        drop(runtime);
         self.apply_limit()
     }
 
@@ -166,6 +175,16 @@ impl Slice {
         match self.kind() {
             Kind::Cpu => self.ledger.lease(owner, bytes).map(Some),
             Kind::Cuda => Ok(None),
+        }
+    }
+
+    /// What a pass may be predicted to take. On a GPU a twentieth less than is free: its allocator
+    /// hands out memory in larger pieces than it is asked for.
+    pub(crate) fn room(&self) -> ByteCount {
+        let free = self.ledger.free().as_u64();
+        match self.kind() {
+            Kind::Cpu => ByteCount::bytes(free),
+            Kind::Cuda => ByteCount::bytes(free - free / 20),
         }
     }
 

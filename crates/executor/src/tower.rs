@@ -26,12 +26,17 @@ use crate::{
 /// What a tower's encoder has to offer beside encoding.
 pub(crate) trait Encoder: Sized {
     const COMPONENT: Component;
+    /// Input of nothing in particular.
+    type Sample;
 
     /// Reads the weights and places them.
     fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError>;
 
-    /// One pass over `rows` rows of nothing in particular, of the longest kind.
-    fn probe(&self, rows: usize) -> Result<(), EngineError>;
+    /// `rows` rows of nothing in particular, of the longest kind.
+    fn sample(&self, rows: usize) -> Self::Sample;
+
+    /// One pass over a sample of `rows` rows.
+    fn probe(&self, sample: &Self::Sample, rows: usize) -> Result<(), EngineError>;
 }
 
 /// A loaded tower.
@@ -202,9 +207,7 @@ impl<E: Encoder> Loaded<E> {
             let peak = self.pass(slice, rows)?;
             self.state.known().forecast.correct(Probe { rows, tokens, peak });
         }
-        let rows = self.fitting(slice, tokens, wanted)?;
-        let predicted = self.state.known().forecast.peak(rows, tokens);
-        let activations = self.pass(slice, rows)?;
+        let (rows, predicted, activations) = self.confirm(slice, tokens, wanted)?;
         slice.measure_runtime()?;
         let mut known = self.state.known();
         known.forecast.correct(Probe { rows, tokens, peak: activations });
@@ -229,11 +232,37 @@ impl<E: Encoder> Loaded<E> {
         Ok(())
     }
 
+    /// One pass with the most rows that fit: the rows, what was predicted for them with weights, and
+    /// what they took without. Whoever else uses the device may refuse it all the same; then less is
+    /// believed to fit.
+    fn confirm(
+        &self,
+        slice: &Slice,
+        tokens: u32,
+        wanted: u32,
+    ) -> Result<(u32, ByteCount, ByteCount), ExecuteError> {
+        loop {
+            let rows = self.fitting(slice, tokens, wanted)?;
+            let predicted = self.state.known().forecast.peak(rows, tokens);
+            match self.pass(slice, rows) {
+                Ok(activations) => return Ok((rows, predicted, activations)),
+                Err(ExecuteError::Engine(EngineError::OutOfMemory(words))) if rows > 1 => {
+                    tracing::warn!(rows, words, "a pass that should fit was refused");
+                    slice.give_back_cache()?;
+                    let mut known = self.state.known();
+                    known.forecast.distrust();
+                    known.learned.refuse(rows, tokens);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// The most rows, up to `wanted`, that fit beside what is held.
     fn fitting(&self, slice: &Slice, tokens: u32, wanted: u32) -> Result<u32, ExecuteError> {
         let known = self.state.known();
-        let free = slice.ledger().free();
-        if let Some(rows) = rows_that_fit(&known.forecast, tokens, free, wanted) {
+        let wanted = known.learned.cap(wanted, tokens);
+        if let Some(rows) = rows_that_fit(&known.forecast, tokens, slice.room(), wanted) {
             return Ok(rows);
         }
         let one = known.forecast.activations(1, tokens);
@@ -249,8 +278,9 @@ impl<E: Encoder> Loaded<E> {
         let predicted = self.state.longest(rows);
         let owner = Owner::Activations { component: E::COMPONENT, rows };
         let _lease = slice.lease(owner, predicted)?;
+        let sample = self.encoder.sample(rows as usize);
         let (passed, peak) = slice.meter().peak_of(|| {
-            self.encoder.probe(rows as usize)?;
+            self.encoder.probe(&sample, rows as usize)?;
             Ok::<_, EngineError>(synchronise(slice.device())?)
         });
         passed?;
@@ -266,31 +296,48 @@ fn name(folder: &ModelFolder) -> String {
 
 impl Encoder for VisionEncoder {
     const COMPONENT: Component = Component::Vision;
+    type Sample = PictureSample;
 
     fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
         Self::load(folder, placement)
     }
 
-    fn probe(&self, rows: usize) -> Result<(), EngineError> {
-        let mut out = vec![0.0; rows * self.width()];
+    fn sample(&self, rows: usize) -> PictureSample {
+        let count = rows * self.pixels();
         if self.takes_bytes() {
-            let crops = vec![127; rows * self.pixels()];
-            let (scale, shift) = ([0.01; 3], [-1.0; 3]);
-            self.encode(Pixels::Bytes { crops: &crops, scale, shift }, rows, &mut out)
+            PictureSample::Bytes(vec![127; count])
         } else {
-            self.encode(Pixels::Numbers(&vec![0.5; rows * self.pixels()]), rows, &mut out)
+            PictureSample::Numbers(vec![0.5; count])
         }
     }
+
+    fn probe(&self, sample: &PictureSample, rows: usize) -> Result<(), EngineError> {
+        let mut out = vec![0.0; rows * self.width()];
+        let pixels = match sample {
+            PictureSample::Numbers(numbers) => Pixels::Numbers(numbers),
+            PictureSample::Bytes(crops) => {
+                Pixels::Bytes { crops, scale: [0.01; 3], shift: [-1.0; 3] }
+            }
+        };
+        self.encode(pixels, rows, &mut out)
+    }
+}
+
+/// Grey pictures.
+pub(crate) enum PictureSample {
+    Numbers(Vec<f32>),
+    Bytes(Vec<u8>),
 }
 
 impl Encoder for TextEncoder {
     const COMPONENT: Component = Component::Text;
+    type Sample = Vec<i64>;
 
     fn load(folder: &ModelFolder, placement: Placement) -> Result<Self, EngineError> {
         Self::load(folder, placement)
     }
 
-    fn probe(&self, rows: usize) -> Result<(), EngineError> {
+    fn sample(&self, rows: usize) -> Vec<i64> {
         let end = match self.pooling() {
             TextPooling::FirstOf(id) => id,
             TextPooling::LargestId => self.last_id(),
@@ -298,7 +345,11 @@ impl Encoder for TextEncoder {
         // One word and its end, padded with the end as the executor pads.
         let mut ids = vec![end; rows * self.context()];
         ids.iter_mut().step_by(self.context()).for_each(|first| *first = 0);
+        ids
+    }
+
+    fn probe(&self, sample: &Vec<i64>, rows: usize) -> Result<(), EngineError> {
         let mut out = vec![0.0; rows * self.width()];
-        self.encode(&ids, rows, self.context(), &mut out)
+        self.encode(sample, rows, self.context(), &mut out)
     }
 }

@@ -78,6 +78,12 @@ impl Setting {
         let rows = self.chunk_tokens / if tokens == 0 { 1 } else { tokens };
         if rows == 0 { 1 } else { rows }
     }
+
+    /// Rows whose input is made hidden states at a time.
+    pub const fn embedding_rows(self, tokens: u32) -> u32 {
+        let rows = self.chunk_rows(tokens) / 4;
+        if rows == 0 { 1 } else { rows }
+    }
 }
 
 impl Tower {

@@ -129,11 +129,13 @@ impl<'a> Pass<'a> {
         let each = if self.setting.kind == Kind::Cpu { 4 } else { 1 };
         let input = self.take("input", self.rows * pixels * each);
         let width = self.width();
-        let whole = self.chunk == self.rows;
+        let part = u64::from(self.setting.embedding_rows(u32::try_from(self.tokens).unwrap_or(1)));
+        let part = part.min(self.rows);
+        let whole = part == self.rows;
         if !whole {
             self.take("embeddings", self.hidden(self.rows, width));
         }
-        let numbers = self.chunk * pixels;
+        let numbers = part * pixels;
         let mut raw = 0;
         if self.setting.kind == Kind::Cuda {
             raw = self.take("normalised pixels", numbers * 4);
@@ -146,11 +148,11 @@ impl<'a> Pass<'a> {
         let patches = self.take("patches", numbers * self.element);
         self.release(raw);
         let tokens = self.tokens - 1;
-        let product = self.take("patch embeddings", self.chunk * tokens * width * self.element);
+        let product = self.take("patch embeddings", part * tokens * width * self.element);
         self.release(patches);
-        let sum = self.take("position embeddings", self.hidden(self.chunk, width));
+        let sum = self.take("position embeddings", self.hidden(part, width));
         self.release(product);
-        let normed = self.norm("first norm", self.chunk);
+        let normed = self.norm("first norm", part);
         self.release(sum);
         if !whole {
             self.release(normed);

@@ -70,29 +70,31 @@ impl VisionEmbeddings {
         placement: Placement,
     ) -> Result<Tensor, EngineError> {
         let (tokens, n) = (self.grid * self.grid + 1, pictures.len());
-        let rows = placement.chunk_rows(tokens);
+        let rows = placement.embedding_rows(tokens);
         if n <= rows {
-            return self.part(&pictures.part(0, n)?);
+            return self.part(pictures.part(0, n)?);
         }
         let (kind, device) = (self.base.kind(), self.base.device());
         let hidden = Tensor::f_empty([n, tokens, self.base.size()[1]], (kind, device))?;
         for (index, mut place) in hidden.f_split(rows, 0)?.into_iter().enumerate() {
             let start = rows * i64::try_from(index).expect("fewer parts than pictures");
-            place.f_copy_(&self.part(&pictures.part(start, place.size()[0])?)?)?;
+            place.f_copy_(&self.part(pictures.part(start, place.size()[0])?)?)?;
         }
         Ok(hidden)
     }
 
     /// `[n, 3, side, side]` pixels → `[n, tokens, width]`.
-    fn part(&self, pixels: &Tensor) -> Result<Tensor, EngineError> {
+    ///
+    /// Takes the pixels, so that they are gone before patches are made of them.
+    fn part(&self, pixels: Tensor) -> Result<Tensor, EngineError> {
         let (n, channels, ..) = pixels.size4()?;
         let (grid, patch) = (self.grid, self.patch);
         let hidden = {
             let patches = {
-                let whole = pixels
-                    .f_to_kind(self.base.kind())?
-                    .f_narrow(2, 0, grid * patch)?
-                    .f_narrow(3, 0, grid * patch)?;
+                let cast = pixels.f_to_kind(self.base.kind())?;
+                drop(pixels);
+                let whole = cast.f_narrow(2, 0, grid * patch)?.f_narrow(3, 0, grid * patch)?;
+                drop(cast);
                 let rows = whole
                     .f_reshape([n, channels, grid, patch, grid, patch])?
                     .f_permute([0, 2, 4, 1, 3, 5])?

@@ -54,7 +54,12 @@ impl Slice {
             }
             DeviceId::Gpu(_) | DeviceId::Mig(_) => Self::start_gpu(&id)?,
         };
-        let runtime = Runtime { overhead: None, lease: None, asked: None };
+        let runtime = Runtime {
+            overhead: None,
+            workspaces: ByteCount::ZERO,
+            lease: None,
+            asked: None,
+        };
         let ledger = Ledger::new(ceiling);
         let slice = Self { id, device, ceiling, ledger, meter, runtime: Mutex::new(runtime) };
         slice.runtime().overhead = slice.meter.outside_allocator();
