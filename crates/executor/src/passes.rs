@@ -75,11 +75,8 @@ impl Passes<'_> {
     fn most(&self, rows: u32, tokens: u32) -> u32 {
         let known = self.state.known();
         let learned = known.learned.cap(rows, tokens);
-        let mut room = self.beside().as_u64();
-        if self.slice.kind() == Kind::Cuda {
-            room -= room / 20;
-        }
-        rows_that_fit(&known.forecast, tokens, ByteCount::bytes(room), learned).unwrap_or(1)
+        let room = self.slice.usable(self.beside());
+        rows_that_fit(&known.forecast, tokens, room, learned).unwrap_or(1)
     }
 
     /// What activations may take together.

@@ -7,6 +7,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use orchestrator_device::host_memory;
 use orchestrator_engine::{
     Attention, EngineError, Pixels, Placement, TextEncoder, VisionEncoder,
 };
@@ -176,8 +177,13 @@ impl<E: Encoder> Loaded<E> {
             precision,
         };
         let mut weights = slice.lease(owner, sum(held, passing))?;
+        let before = host_memory().anonymous;
         let encoder = E::load(folder, wanted.placement(slice))?;
         weights.shrink_to(held);
+        // Weights are mapped and cross from there: on the way to a GPU the host keeps no copy.
+        let after = host_memory().anonymous;
+        tracing::debug!(model = name(folder), component = %E::COMPONENT, weights = %held,
+            ?before, ?after, "loaded; anonymous host memory before and after");
         let known = Known {
             forecast: Forecast::new(tower, wanted.setting(slice)),
             learned: Learned::default(),
@@ -249,9 +255,7 @@ impl<E: Encoder> Loaded<E> {
                 Err(ExecuteError::Engine(EngineError::OutOfMemory(words))) if rows > 1 => {
                     tracing::warn!(rows, words, "a pass that should fit was refused");
                     slice.give_back_cache()?;
-                    let mut known = self.state.known();
-                    known.forecast.distrust();
-                    known.learned.refuse(rows, tokens);
+                    self.state.known().learned.refuse(rows, tokens);
                 }
                 Err(error) => return Err(error),
             }
