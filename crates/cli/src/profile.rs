@@ -127,7 +127,6 @@ impl Tower<'_> {
             ("--component", self.component.to_string()),
             ("--precision", self.precision.to_string()),
             ("--device", offer.device.to_string()),
-            ("--threads", offer.threads.to_string()),
             ("--quota", quota.as_u64().to_string()),
         ];
         let allocator = terms.allocator.iter().map(|settings| ("--allocator", settings.clone()));

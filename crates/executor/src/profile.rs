@@ -54,7 +54,7 @@ pub struct Request {
 pub enum ProfileError {
     /// The device cannot be used.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(StartError),
     /// The component has no tower.
     #[error("`score` has no weights to profile; ask for text or vision")]
     NoTower,
@@ -71,6 +71,15 @@ impl From<ExecuteError> for ProfileError {
         match error.class() {
             FailureClass::Resource => Self::DoesNotFit(error.message()),
             _ => Self::Failed(error.message()),
+        }
+    }
+}
+
+impl From<StartError> for ProfileError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Terms(error) => ExecuteError::from(error).into(),
+            error => Self::Start(error),
         }
     }
 }
@@ -94,6 +103,7 @@ fn of_tower<E: Encoder>(
 ) -> Result<ComponentProfile, ExecuteError> {
     let allocator = request.allocator.clone();
     slice.adopt(&MemoryTerms { quota: None, allocator, ..MemoryTerms::default() })?;
+    slice.apply_limit()?;
     let folder = ModelFolder::open(&request.model)?;
     let (tower, tokens) = crate::tower::shape(&folder, E::COMPONENT);
     let rows = batches(&request.rows, slice.kind(), tokens);

@@ -51,6 +51,9 @@ pub struct Account {
     pub forecasts: Vec<ForecastReading>,
     /// Who holds what now.
     pub holders: Vec<Holder>,
+    /// Who held what when most was leased. Accounts of before it existed have none.
+    #[serde(default)]
+    pub peak_holders: Vec<Holder>,
     /// Times at which more was in use than the quota allows.
     pub breaches: Vec<Breach>,
     /// Readings over time, since the account before this one.
