@@ -130,7 +130,7 @@ impl Tower<'_> {
             ("--threads", offer.threads.to_string()),
             ("--quota", quota.as_u64().to_string()),
         ];
-        let allocator = terms.allocator.iter().map(|settings| ("--allocator", settings.clone()));
+        let allocator = terms.allocator.iter().map(|settings| ("--allocator", settings.to_string()));
         for (flag, value) in values.into_iter().chain(allocator) {
             arguments.extend([PathBuf::from(flag), value.into()]);
         }

@@ -13,7 +13,7 @@ use orchestrator_ledger::{
     Account, Breach, ForecastReading, HostReading, Ledger, PhaseReadings, Sample,
 };
 use orchestrator_torch::{Device, allocator, pinned};
-use orchestrator_types::{ByteCount, DeviceId, Phase};
+use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, Phase};
 
 /// Time between two readings.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -36,8 +36,8 @@ struct Shared {
 }
 
 struct State {
-    settings: allocator::Settings,
-    defaults: allocator::Settings,
+    settings: AllocatorSettings,
+    defaults: AllocatorSettings,
     quota: ByteCount,
     phase: Phase,
     since: Instant,
@@ -60,7 +60,7 @@ impl Meter {
     pub(crate) fn start(
         device: Device,
         id: DeviceId,
-        settings: allocator::Settings,
+        settings: AllocatorSettings,
         nvml: Option<Library>,
         baseline: Option<ByteCount>,
     ) -> Self {
@@ -101,16 +101,16 @@ impl Meter {
         Self { shared }
     }
 
-    pub(crate) fn settings(&self) -> allocator::Settings {
+    pub(crate) fn settings(&self) -> AllocatorSettings {
         self.shared.state().settings.clone()
     }
 
     /// What is in force unless a run asks for something else.
-    pub(crate) fn default_settings(&self) -> allocator::Settings {
+    pub(crate) fn default_settings(&self) -> AllocatorSettings {
         self.shared.state().defaults.clone()
     }
 
-    pub(crate) fn set_settings(&self, settings: allocator::Settings) {
+    pub(crate) fn set_settings(&self, settings: AllocatorSettings) {
         self.shared.state().settings = settings;
     }
 
@@ -225,7 +225,7 @@ impl Meter {
         self.describe(&self.settings())
     }
 
-    fn describe(&self, settings: &allocator::Settings) -> String {
+    fn describe(&self, settings: &AllocatorSettings) -> String {
         match self.shared.device {
             Device::Cpu => "counting".to_owned(),
             Device::Cuda(_) => format!("caching, {settings}"),
