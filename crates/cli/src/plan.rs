@@ -82,8 +82,7 @@ fn placement_table(placement: &[Placement]) -> String {
     ]);
     for slice in placement {
         for claim in &slice.claims {
-            let Claim { component, model: _, weights_bytes, activations_bytes, staging_bytes } =
-                claim;
+            let Claim { component, weights_bytes, activations_bytes, staging_bytes, .. } = claim;
             table.add_row([
                 slice.slice.to_string(),
                 format!("{} × {}", slice.device, slice.threads),

@@ -172,6 +172,7 @@ fn account(unit: UnitId) -> Account {
         started_at_unix_ms: 1,
         device: DeviceId::Cpu,
         quota_bytes: ByteCount::mib(512),
+        driver: None,
         allocator: "counting".into(),
         baseline_bytes: None,
         weights_bytes: ByteCount::mib(7),

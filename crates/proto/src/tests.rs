@@ -128,6 +128,7 @@ fn account() -> impl Strategy<Value = Account> {
             Account {
                 started_at_unix_ms: at,
                 device: DeviceId::Gpu("GPU-1".into()),
+                driver: maybe.map(|_| "550.90".into()),
                 quota_bytes: four,
                 allocator: "native, expandable_segments:True".into(),
                 baseline_bytes: maybe,

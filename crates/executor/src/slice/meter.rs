@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use orchestrator_device::{Library, host_memory};
+use orchestrator_device::{Library, Nvml as _, host_memory};
 use orchestrator_ledger::{
     Account, Breach, ForecastReading, HostReading, Ledger, PhaseReadings, Sample,
 };
@@ -29,6 +29,8 @@ struct Shared {
     device: Device,
     id: DeviceId,
     nvml: Option<Library>,
+    /// Asked for once: it cannot change under a running process.
+    driver: Option<String>,
     /// What others used before CUDA was started here.
     baseline: Option<ByteCount>,
     started_at_unix_ms: i64,
@@ -84,9 +86,16 @@ impl Meter {
             breaches: Vec::new(),
             samples: Vec::new(),
         };
-        let started_at_unix_ms = unix_ms();
-        let state = Mutex::new(state);
-        let shared = Arc::new(Shared { device, id, nvml, baseline, started_at_unix_ms, state });
+        let driver = nvml.as_ref().and_then(|nvml| nvml.driver_version().ok());
+        let shared = Arc::new(Shared {
+            device,
+            id,
+            nvml,
+            driver,
+            baseline,
+            started_at_unix_ms: unix_ms(),
+            state: Mutex::new(state),
+        });
         let watched = Arc::downgrade(&shared);
         let watch = move || {
             while let Some(shared) = watched.upgrade() {
@@ -198,6 +207,7 @@ impl Meter {
         Account {
             started_at_unix_ms: self.shared.started_at_unix_ms,
             device: self.shared.id.clone(),
+            driver: self.shared.driver.clone(),
             quota_bytes: state.quota,
             allocator: self.describe(&state.settings),
             baseline_bytes: self.shared.baseline,
