@@ -20,7 +20,7 @@ use crate::{
     exit::{Exit, Failure},
     folder, local,
     plan::tight,
-    print_line, say,
+    print_line, say, settings,
 };
 
 /// Profiles the towers of an evaluation and writes the result into a folder of its own.
@@ -31,6 +31,7 @@ pub(crate) fn profile(arguments: &args::Profile) -> Result<Exit, Failure> {
     folder::probe(output).map_err(Failure::usage)?;
     let inventory = local::inventory(1, &arguments.device.device)?;
     let profile = measure(&executor::program()?, &checked, &inventory)?;
+    settings::remember(&profile, &checked);
     let folder = create(output, &profile.name)?;
     write(&profile, &folder)?;
     let shown = folder.display();
@@ -130,7 +131,8 @@ impl Tower<'_> {
             ("--threads", offer.threads.to_string()),
             ("--quota", quota.as_u64().to_string()),
         ];
-        let allocator = terms.allocator.iter().map(|settings| ("--allocator", settings.to_string()));
+        let allocator =
+            terms.allocator.iter().map(|settings| ("--allocator", settings.to_string()));
         for (flag, value) in values.into_iter().chain(allocator) {
             arguments.extend([PathBuf::from(flag), value.into()]);
         }
