@@ -172,19 +172,19 @@ fn slug(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use orchestrator_types::DeviceId;
 
     use super::*;
     use crate::{args::EvaluationFile, executor::tests::stand_in};
 
-    fn checked(overrides: &[&str]) -> Checked {
+    pub(crate) fn checked(overrides: &[&str]) -> Checked {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/eval.yaml");
         let overrides = overrides.iter().map(|set| set.parse().unwrap()).collect();
         evaluation::load(&EvaluationFile { file, overrides }).map_err(|_| ()).unwrap()
     }
 
-    fn inventory() -> Inventory {
+    pub(crate) fn inventory() -> Inventory {
         let offer = SliceOffer {
             id: "host.0".parse().unwrap(),
             node: "host".parse().unwrap(),

@@ -191,9 +191,11 @@ fn parse(text: &str) -> anyhow::Result<Vec<Entry>> {
 
 #[cfg(test)]
 mod tests {
+    use orchestrator_ledger::CurvePoint;
     use tempfile::TempDir;
 
     use super::*;
+    use crate::{executor::tests::stand_in, profile};
 
     fn store() -> (TempDir, Store) {
         let home = tempfile::tempdir().unwrap();
@@ -213,6 +215,15 @@ mod tests {
             measured_peak_bytes: Some(ByteCount::mib(700)),
             measured_unix_ms: 1_700_000_000_000,
             note: None,
+        }
+    }
+
+    fn point(rows: u32) -> CurvePoint {
+        CurvePoint {
+            rows,
+            predicted_bytes: ByteCount::mib(1),
+            measured_bytes: Some(ByteCount::mib(rows.into())),
+            rows_per_second: Some(f64::from(rows)),
         }
     }
 
@@ -259,6 +270,26 @@ mod tests {
             warning.unwrap().replace(&store.file().display().to_string(), "settings.json")
         });
         insta::assert_snapshot!(warnings.join("\n"));
+    }
+
+    #[test]
+    fn an_entry_tells_the_best_point_of_the_curve_and_what_the_processor_does_with_it() {
+        let checked = profile::tests::checked(&[]);
+        let inventory = profile::tests::inventory();
+        let measured = profile::measure(&stand_in(), &checked, &inventory);
+        let mut measured = measured.map_err(|_| ()).unwrap();
+        measured.components[0].curve = [32, 64, 128].map(point).to_vec();
+        let on_cpu = best(&measured, &checked).remove(0);
+        let part = &measured.components[0];
+        let point = point(64);
+        let weights = checked.facts.models[0].as_ref().unwrap().weights_blake3;
+        assert_eq!(on_cpu.key(), (&DeviceId::Cpu, &weights, part.precision, part.component));
+        assert_eq!((on_cpu.rows, on_cpu.rows_per_second), (point.rows, point.rows_per_second));
+        assert_eq!(on_cpu.measured_peak_bytes, point.measured_bytes);
+        assert_eq!(on_cpu.note.as_deref(), Some(FIXED));
+        let gpu = ComponentProfile { device: "GPU-a".parse().unwrap(), ..part.clone() };
+        let on_gpu = best(&Profile { components: vec![gpu], ..measured.clone() }, &checked);
+        assert_eq!(on_gpu[0].note, None);
     }
 
     #[test]
