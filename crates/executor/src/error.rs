@@ -183,7 +183,7 @@ const fn class_of_engine(error: &EngineError) -> FailureClass {
 const fn class_of_terms(error: &TermsError) -> FailureClass {
     match error {
         TermsError::Quota(_) | TermsError::Refused(_) => FailureClass::Resource,
-        TermsError::Settings(_) | TermsError::Settled { .. } => FailureClass::Invalid,
+        TermsError::Settled { .. } => FailureClass::Invalid,
         TermsError::Torch(_) => FailureClass::Internal,
     }
 }

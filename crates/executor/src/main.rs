@@ -14,7 +14,7 @@ use clap::Parser;
 use lifeline::Lifeline;
 use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
 use orchestrator_engine::Attention;
-use orchestrator_types::{ByteCount, Component, DeviceId, Precision};
+use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
@@ -61,7 +61,7 @@ struct Profile {
     quota: u64,
     /// Settings of the allocator, as PYTORCH_ALLOC_CONF spells them
     #[arg(long, value_name = "SETTINGS")]
-    allocator: Option<String>,
+    allocator: Option<AllocatorSettings>,
     /// Batches of the curve
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,

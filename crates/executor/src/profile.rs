@@ -15,7 +15,7 @@ use orchestrator_footprint::{self as footprint, Kind, Timed, knee, prior_rows};
 use orchestrator_ledger::{BestBatch, ComponentProfile, CurvePoint, Lease, Owner};
 use orchestrator_model::ModelFolder;
 use orchestrator_torch::{synchronise, trace};
-use orchestrator_types::{ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision};
+use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision};
 
 use crate::{
     error::ExecuteError,
@@ -42,7 +42,7 @@ pub struct Request {
     /// Most memory of the device that may be used.
     pub ceiling: ByteCount,
     /// Settings of the allocator.
-    pub allocator: Option<String>,
+    pub allocator: Option<AllocatorSettings>,
     /// Batches of the curve; empty for a curve up to where the rate is expected to be flat.
     pub rows: Vec<u32>,
     /// How attention is computed.

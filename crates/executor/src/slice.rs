@@ -15,7 +15,7 @@ use orchestrator_ledger::{
     Account, AllocatorLimit, Lease, Ledger, Owner, QuotaError, Refusal,
 };
 use orchestrator_torch::{Device, TorchError, allocator, synchronise};
-use orchestrator_types::{ByteCount, DeviceId, MemoryTerms, Phase};
+use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, MemoryTerms, Phase};
 
 pub(crate) use meter::Meter;
 pub use start::StartError;
@@ -48,7 +48,7 @@ struct Runtime {
     /// The lease of both and of the margin. Nothing on the CPU.
     lease: Option<Lease>,
     /// Settings of the allocator that the last run asked for.
-    asked: Option<String>,
+    asked: Option<AllocatorSettings>,
 }
 
 /// Why a run's terms cannot be kept.
@@ -57,9 +57,6 @@ pub enum TermsError {
     /// The quota leaves nothing.
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    /// The allocator's settings are wrong.
-    #[error("memory.allocator: {0}")]
-    Settings(#[from] allocator::SettingsError),
     /// The allocator has other settings and keeps them until the executor starts anew.
     #[error(
         "the allocator runs with `{current}` and its settings are read once, when the device is \
@@ -105,7 +102,7 @@ impl Slice {
     /// Whoever holds more than that has to let go before [`apply_limit`](Self::apply_limit) follows.
     pub(crate) fn adopt(&self, terms: &MemoryTerms) -> Result<(), TermsError> {
         let quota = terms.quota.unwrap_or(self.ceiling).min(self.ceiling);
-        self.set_allocator(terms.allocator.as_deref())?;
+        self.set_allocator(terms.allocator.as_ref())?;
         self.ledger.set_quota(quota);
         self.meter.set_quota(quota);
         Ok(())
@@ -246,20 +243,12 @@ impl Slice {
     }
 
     /// Settings are applied before the device is first used; later ones must be the same.
-    fn set_allocator(&self, asked: Option<&str>) -> Result<(), TermsError> {
+    fn set_allocator(&self, asked: Option<&AllocatorSettings>) -> Result<(), TermsError> {
         let mut runtime = self.runtime();
-        if self.kind() == Kind::Cpu || runtime.asked.as_deref() == asked {
-            if let Some(text) = asked {
-                // Checked on the CPU too, where libtorch would take any spelling.
-                text.parse::<allocator::Settings>()?;
-            }
-            runtime.asked = asked.map(str::to_owned);
+        if self.kind() == Kind::Cpu || runtime.asked.as_ref() == asked {
             return Ok(());
         }
-        let settings = match asked {
-            Some(text) => text.parse::<allocator::Settings>()?,
-            None => self.meter.default_settings(),
-        };
+        let settings = asked.cloned().unwrap_or_else(|| self.meter.default_settings());
         if self.meter.settings() != settings {
             if allocator::statistics(self.device)?.reserved.current > ByteCount::ZERO {
                 return Err(TermsError::Settled { current: self.meter.settings().to_string() });
@@ -267,7 +256,7 @@ impl Slice {
             allocator::apply(&settings)?;
             self.meter.set_settings(settings);
         }
-        runtime.asked = asked.map(str::to_owned);
+        runtime.asked = asked.cloned();
         Ok(())
     }
 }

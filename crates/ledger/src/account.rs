@@ -17,6 +17,9 @@ pub struct Account {
     pub started_at_unix_ms: i64,
     /// The device.
     pub device: DeviceId,
+    /// Version of the GPU's driver. Accounts of before it was told have none.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// The ceiling in force at the time of the account.
     pub quota_bytes: ByteCount,
     /// The allocator and its settings, as one line.

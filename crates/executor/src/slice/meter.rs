@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use orchestrator_device::{Library, host_memory};
+use orchestrator_device::{Library, Nvml as _, host_memory};
 use orchestrator_ledger::{
     Account, Breach, ForecastReading, Holder, HostReading, Ledger, PhaseReadings, Sample,
 };
 use orchestrator_torch::{Device, allocator, pinned};
-use orchestrator_types::{ByteCount, DeviceId, Phase};
+use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, Phase};
 
 /// Time between two readings.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -30,6 +30,8 @@ struct Shared {
     id: DeviceId,
     ledger: Ledger,
     nvml: Option<Library>,
+    /// Asked for once: it cannot change under a running process.
+    driver: Option<String>,
     /// What others used before CUDA was started here.
     baseline: Option<ByteCount>,
     started_at_unix_ms: i64,
@@ -37,8 +39,8 @@ struct Shared {
 }
 
 struct State {
-    settings: allocator::Settings,
-    defaults: allocator::Settings,
+    settings: AllocatorSettings,
+    defaults: AllocatorSettings,
     quota: ByteCount,
     phase: Phase,
     since: Instant,
@@ -63,7 +65,7 @@ impl Meter {
         device: Device,
         id: DeviceId,
         ledger: &Ledger,
-        settings: allocator::Settings,
+        settings: AllocatorSettings,
         nvml: Option<Library>,
         baseline: Option<ByteCount>,
     ) -> Self {
@@ -88,11 +90,17 @@ impl Meter {
             breaches: Vec::new(),
             samples: Vec::new(),
         };
-        let started_at_unix_ms = unix_ms();
-        let state = Mutex::new(state);
-        let ledger = ledger.clone();
-        let shared =
-            Arc::new(Shared { device, id, ledger, nvml, baseline, started_at_unix_ms, state });
+        let driver = nvml.as_ref().and_then(|nvml| nvml.driver_version().ok());
+        let shared = Arc::new(Shared {
+            device,
+            id,
+            ledger: ledger.clone(),
+            nvml,
+            driver,
+            baseline,
+            started_at_unix_ms: unix_ms(),
+            state: Mutex::new(state),
+        });
         let watched = Arc::downgrade(&shared);
         let watch = move || {
             while let Some(shared) = watched.upgrade() {
@@ -107,16 +115,16 @@ impl Meter {
         Self { shared }
     }
 
-    pub(crate) fn settings(&self) -> allocator::Settings {
+    pub(crate) fn settings(&self) -> AllocatorSettings {
         self.shared.state().settings.clone()
     }
 
     /// What is in force unless a run asks for something else.
-    pub(crate) fn default_settings(&self) -> allocator::Settings {
+    pub(crate) fn default_settings(&self) -> AllocatorSettings {
         self.shared.state().defaults.clone()
     }
 
-    pub(crate) fn set_settings(&self, settings: allocator::Settings) {
+    pub(crate) fn set_settings(&self, settings: AllocatorSettings) {
         self.shared.state().settings = settings;
     }
 
@@ -211,6 +219,7 @@ impl Meter {
         Account {
             started_at_unix_ms: self.shared.started_at_unix_ms,
             device: self.shared.id.clone(),
+            driver: self.shared.driver.clone(),
             quota_bytes: state.quota,
             allocator: self.describe(&state.settings),
             baseline_bytes: self.shared.baseline,
@@ -239,7 +248,7 @@ impl Meter {
         self.describe(&self.settings())
     }
 
-    fn describe(&self, settings: &allocator::Settings) -> String {
+    fn describe(&self, settings: &AllocatorSettings) -> String {
         match self.shared.device {
             Device::Cpu => "counting".to_owned(),
             Device::Cuda(_) => format!("caching, {settings}"),
