@@ -10,7 +10,7 @@ use orchestrator_torch::{
 use orchestrator_types::{ByteCount, DeviceId};
 
 use super::{Meter, Runtime, Slice};
-use std::sync::Mutex;
+use std::sync::{Mutex, atomic::AtomicU64};
 
 /// Why a slice cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +56,8 @@ impl Slice {
         };
         let runtime = Runtime { overhead: None, lease: None, asked: None };
         let ledger = Ledger::new(ceiling);
-        let slice = Self { id, device, ceiling, ledger, meter, runtime: Mutex::new(runtime) };
+        let (runtime, passes) = (Mutex::new(runtime), AtomicU64::new(0));
+        let slice = Self { id, device, ceiling, ledger, meter, runtime, passes };
         slice.runtime().overhead = slice.meter.outside_allocator();
         slice.meter.set_quota(ceiling);
         slice.apply_limit().map_err(|error| StartError::Terms(error.to_string()))?;

@@ -112,8 +112,8 @@ async fn what_is_not_there_or_not_built_is_named() {
     let bench = Bench::start(1).await;
     let mut refused = Vec::new();
     let absent = ModelSource { folder: "/nowhere/model".into(), ..model() };
-    let half = ModelSource { precision: Precision::Bf16, ..model() };
-    for model in [absent, half] {
+    let coarse = ModelSource { precision: Precision::Int8, ..model() };
+    for model in [absent, coarse] {
         let work = EncodeImages { model, ..images(&fluent, 0, 4) };
         refused.push(bench.execute(AssignedWork::EncodeImages(work)).await.unwrap_err());
     }
@@ -138,7 +138,7 @@ async fn what_is_not_there_or_not_built_is_named() {
         messages,
         [
             "/nowhere/model: no such model folder",
-            "precision bf16 is not built yet; use fp32",
+            "precision int8 is not built yet; use fp32, fp16 or bf16",
             "shard 1592..1600 lies outside of a dataset of 1593 samples",
             &format!(
                 "cannot rank: embeddings of {} texts, the dataset here has 0; submit again if its \
