@@ -59,9 +59,10 @@ fn vit_s16() -> Shape {
     Shape { vision: small, text: Blocks::of(2, 256), embedding_width: 384, ..Shape::vit_b16(2) }
 }
 
-/// Much weight, few tokens: 200 MB for the vision tower.
+/// Much weight, ten tokens: 200 MB for the vision tower.
 fn wide() -> Shape {
-    Shape { vision: Blocks::of(4, 1024), text: Blocks::of(4, 768), ..Shape::vit_b32(4) }
+    let (vision, text) = (Blocks::of(4, 1024), Blocks::of(4, 768));
+    Shape { vision, text, image_size: 96, ..Shape::vit_b32(4) }
 }
 
 #[derive(Clone, Copy)]
