@@ -127,6 +127,12 @@ impl Point {
         100.0 * (self.predicted as f64 - self.measured as f64) / self.measured as f64
     }
 
+    fn row(&self) -> String {
+        let Self { what, rows, predicted, measured, .. } = self;
+        let (error, alone) = (self.error(), self.error_without_weights());
+        format!("| {what} | {rows} | {predicted} | {measured} | {error:+.2} % | {alone:+.2} % |")
+    }
+
     /// In per cent of the measured peak without weights, which nobody has to predict.
     fn error_without_weights(&self) -> f64 {
         let measured = self.measured.saturating_sub(self.weights).max(1) as f64;
@@ -158,8 +164,10 @@ impl Grid {
                     let profile =
                         Profile { executor: &executor, model: &model, component, precision };
                     let what = format!("{name} {component} | {precision}");
-                    eprintln!("{what}");
-                    grid.points.extend(profile.points(&what, rows)?);
+                    let points = profile.points(&what, rows)?;
+                    // Minutes pass until the last one; whoever stops it keeps what was measured.
+                    points.iter().for_each(|point| eprintln!("{}", point.row()));
+                    grid.points.extend(points);
                 }
             }
         }
@@ -175,12 +183,7 @@ impl Grid {
              | --- | --- | --- | --- | --- | --- | --- |\n",
         );
         for point in &self.points {
-            let Point { what, rows, predicted, measured, .. } = point;
-            let (error, alone) = (point.error(), point.error_without_weights());
-            writeln!(
-                section,
-                "| {what} | {rows} | {predicted} | {measured} | {error:+.2} % | {alone:+.2} % |"
-            )?;
+            writeln!(section, "{}", point.row())?;
         }
         let summary = self.summary();
         writeln!(section, "\n{summary}")?;
