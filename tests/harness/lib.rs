@@ -8,6 +8,7 @@
 
 mod home;
 mod metrics;
+pub mod models;
 
 pub use home::{Home, Outcome, child_processes};
 pub use metrics::{metric, reference, task_metrics};

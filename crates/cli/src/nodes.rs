@@ -262,6 +262,7 @@ mod tests {
             phases: PhaseReadings::default(),
             forecasts: Vec::new(),
             holders: vec![holder(Owner::Texts, 2), holder(owner, 15)],
+            peak_holders: Vec::new(),
             breaches: Vec::new(),
             samples: Vec::new(),
         }

@@ -190,6 +190,7 @@ fn account(unit: UnitId) -> Account {
         phases: PhaseReadings::default(),
         forecasts: Vec::new(),
         holders: vec![Holder { owner: Owner::Texts, bytes: ByteCount::kib(1) }],
+        peak_holders: Vec::new(),
         breaches: Vec::new(),
         samples: vec![sample],
     }

@@ -112,6 +112,7 @@ impl Executor {
             self.carry_out(&work, memory.on_oom, &attempt)
         });
         self.slice.meter().pause();
+        let passes = self.slice.take_passes();
         if matches!(outcome, Err(ExecuteError::Panic(_))) {
             // What a panic left half done is not used again.
             self.residents = Residents::new();
@@ -119,12 +120,12 @@ impl Executor {
         let lost = outcome.as_ref().is_err_and(ExecuteError::device_is_lost);
         match outcome.and_then(|product| self.result(product, &attempt)) {
             Ok(result) => {
-                info!(rows = result.rows, ms = result.timing.total_ms, "done");
+                info!(rows = result.rows, passes, ms = result.timing.total_ms, "done");
                 attempt.end(Update::Result(Box::new(result)));
             }
             Err(error) => {
                 let (class, message) = (error.class(), error.message());
-                warn!(%class, message, "failed");
+                warn!(%class, passes, message, "failed");
                 attempt.end(Update::Failure { class, message });
             }
         }

@@ -50,7 +50,7 @@ impl Passes<'_> {
             if self.attempt.is_stopped() {
                 return Err(ExecuteError::Cancelled);
             }
-            let most = if alone { count(&rows) } else { self.most(count(&rows), tokens) };
+            let most = self.most(count(&rows), tokens, alone);
             if (most as usize) < rows.len() {
                 let middle = rows.start + most as usize;
                 waiting.push(Waiting { rows: middle..rows.end, alone: false });
@@ -58,6 +58,7 @@ impl Passes<'_> {
                 continue;
             }
             let lease = self.lease(count(&rows), tokens, alone)?;
+            self.slice.count_pass();
             let passed = pass(rows.clone());
             drop(lease);
             match passed {
@@ -71,10 +72,14 @@ impl Passes<'_> {
         Ok(())
     }
 
-    /// How many of `rows` rows may pass together.
-    fn most(&self, rows: u32, tokens: u32) -> u32 {
+    /// How many of `rows` rows may pass together. Rows that pass alone are tried as they are: whether
+    /// they fit is what is to be found out.
+    fn most(&self, rows: u32, tokens: u32, alone: bool) -> u32 {
         let known = self.state.known();
         let learned = known.learned.cap(rows, tokens);
+        if alone {
+            return learned;
+        }
         let room = self.slice.usable(self.beside());
         rows_that_fit(&known.forecast, tokens, room, learned).unwrap_or(1)
     }

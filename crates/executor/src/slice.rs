@@ -8,7 +8,10 @@
 mod meter;
 mod start;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::{
@@ -31,6 +34,8 @@ pub(crate) struct Slice {
     ledger: Ledger,
     meter: Meter,
     runtime: Mutex<Runtime>,
+    /// Forward passes of the attempt at hand.
+    passes: AtomicU64,
 }
 
 /// Context, kernels and handles before anybody measured them, as [`AllocatorLimit`] has it.
@@ -225,6 +230,16 @@ impl Slice {
     /// Everything to tell of memory since the last account.
     pub(crate) fn account(&self, weights: ByteCount) -> Account {
         self.meter.account(&self.ledger, weights)
+    }
+
+    /// A forward pass begins.
+    pub(crate) fn count_pass(&self) {
+        self.passes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Forward passes since the last time, refused ones included; warm-up apart.
+    pub(crate) fn take_passes(&self) -> u64 {
+        self.passes.swap(0, Ordering::Relaxed)
     }
 
     /// A phase begins.

@@ -161,6 +161,7 @@ fn account() -> impl Strategy<Value = Account> {
                     reason: "the knee".into(),
                 }],
                 holders: vec![Holder { owner: Owner::ScoreTiles, bytes: two }],
+                peak_holders: Vec::new(),
                 breaches: vec![Breach {
                     at_unix_ms: at,
                     quota_bytes: one,

@@ -47,6 +47,7 @@ pub(crate) fn fold(evidence: MemoryEvidence) -> (Option<ByteCount>, Memory) {
         host: host(&accounts, last),
         forecasts: forecasts(&accounts),
         holders: last.holders.clone(),
+        peak_holders: last.peak_holders.clone(),
         breaches: breaches(&accounts),
     };
     (Some(last.quota_bytes), memory)

@@ -138,6 +138,9 @@ pub struct Memory {
     /// Who held what at the last account.
     #[serde(default)]
     pub holders: Vec<Holder>,
+    /// Who held what when most was leased.
+    #[serde(default)]
+    pub peak_holders: Vec<Holder>,
     /// Times at which more was in use than the quota allows.
     #[serde(default)]
     pub breaches: Vec<Breach>,

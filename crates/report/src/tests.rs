@@ -147,6 +147,7 @@ fn account(started: i64, ooms: u64) -> Account {
             forecast(Component::Text, 512, None),
         ],
         holders: vec![Holder { owner, bytes: ByteCount::mib(15) }],
+        peak_holders: Vec::new(),
         breaches: Vec::new(),
         samples: vec![reading(started + i64::try_from(ooms).unwrap())],
     }

@@ -5,7 +5,18 @@
 //! passes or fails: the figures are kept, with their targets, in tests/bench/RESULTS.md.
 
 mod cpu;
+mod memory;
 mod python;
 mod ratio;
+mod results;
+
+use anyhow::{Context, Result};
 
 pub(crate) use cpu::run as cpu;
+pub(crate) use memory::{Asked, run as memory};
+
+/// One line on stdout.
+fn say(line: &str) -> Result<()> {
+    use std::io::Write as _;
+    writeln!(std::io::stdout(), "{line}").context("cannot write to stdout")
+}

@@ -72,6 +72,10 @@ enum Verb {
 enum Bench {
     /// Preprocessing per core beside Pillow, and a whole job beside transformers
     Cpu,
+    /// Predicted beside measured peaks of towers, by the allocator that counts
+    ///
+    /// Writes its table into tests/bench/RESULTS.md.
+    Memory(bench::Asked),
 }
 
 fn main() -> ExitCode {
@@ -91,6 +95,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
+        Verb::Bench(Bench::Memory(asked)) => {
+            bench::memory(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
     }
 }

@@ -1,6 +1,6 @@
 //! Taking possession of a device.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, atomic::AtomicU64};
 
 use orchestrator_device::Library;
 use orchestrator_ledger::Ledger;
@@ -63,7 +63,8 @@ impl Slice {
             lease: None,
             asked: None,
         };
-        let slice = Self { id, device, ceiling, ledger, meter, runtime: Mutex::new(runtime) };
+        let (runtime, passes) = (Mutex::new(runtime), AtomicU64::new(0));
+        let slice = Self { id, device, ceiling, ledger, meter, runtime, passes };
         slice.runtime().overhead = slice.meter.outside_allocator();
         slice.meter.set_quota(ceiling);
         slice.apply_limit()?;

@@ -112,8 +112,8 @@ async fn what_is_not_there_or_not_built_is_named() {
     let bench = Bench::start(1).await;
     let mut refused = Vec::new();
     let absent = ModelSource { folder: "/nowhere/model".into(), ..model() };
-    let half = ModelSource { precision: Precision::Int8, ..model() };
-    for model in [absent, half] {
+    let coarse = ModelSource { precision: Precision::Int8, ..model() };
+    for model in [absent, coarse] {
         let work = EncodeImages { model, ..images(&fluent, 0, 4) };
         refused.push(bench.execute(AssignedWork::EncodeImages(work)).await.unwrap_err());
     }

@@ -7,9 +7,14 @@
 
 mod bad_input;
 mod bench;
+mod embedded;
 mod encodings;
 mod fixtures;
+mod flat;
+mod jobs;
+mod predictions;
 mod process;
 mod rankings;
+mod recovery;
 mod reference;
 mod stopping;

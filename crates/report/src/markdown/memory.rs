@@ -1,5 +1,7 @@
 //! The memory part of `report.md`: peaks, phases, predictions, holders and breaches.
 
+use orchestrator_ledger::Holder;
+
 use super::{LISTED, escaped, row};
 use crate::{
     report::{Forecast, Node, PhaseMemory},
@@ -170,13 +172,24 @@ fn predictions(lines: &mut Vec<String>, nodes: &[&Node]) {
 }
 
 fn holders(lines: &mut Vec<String>, nodes: &[&Node]) {
-    if nodes.iter().all(|node| node.memory.holders.is_empty()) {
+    let at_peak = |node: &Node| node.memory.peak_holders.clone();
+    held(lines, nodes, "Held when most was leased", at_peak);
+    held(lines, nodes, "Held at the end", |node| node.memory.holders.clone());
+}
+
+fn held(
+    lines: &mut Vec<String>,
+    nodes: &[&Node],
+    title: &str,
+    of: impl Fn(&Node) -> Vec<Holder>,
+) {
+    if nodes.iter().all(|node| of(node).is_empty()) {
         return;
     }
-    lines.push("\n## Held at the end\n".to_owned());
+    lines.push(format!("\n## {title}\n"));
     header(lines, &["slice", "by"], &["bytes"]);
     for node in nodes {
-        for holder in &node.memory.holders {
+        for holder in of(node) {
             let owner = escaped(&holder.owner.to_string());
             row(lines, [node.slice.to_string(), owner, holder.bytes.to_string()]);
         }

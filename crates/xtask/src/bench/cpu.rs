@@ -2,6 +2,7 @@
 
 use super::python::{self, Python};
 use super::ratio::Rounds;
+use super::say;
 use crate::build_cache::BuildCache;
 use crate::checkout::Checkout;
 use crate::{cache, demo, setup};
@@ -112,12 +113,6 @@ fn whole_job(data: &Path, binaries: &Path, python: &Python) -> Result<()> {
     say(&processor.row("images per CPU-second, whole process"))?;
     say(&steady.row("images per second, without start-up (ours: the run, theirs: the loop)"))?;
     Ok(())
-}
-
-/// One line on stdout.
-fn say(line: &str) -> Result<()> {
-    use std::io::Write as _;
-    writeln!(std::io::stdout(), "{line}").context("cannot write to stdout")
 }
 
 struct Job {
