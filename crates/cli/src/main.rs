@@ -27,6 +27,7 @@ mod profile;
 mod progress;
 mod runs;
 mod scratch;
+mod settings;
 mod state;
 mod status;
 mod streams;

@@ -244,6 +244,7 @@ mod tests {
         Account {
             started_at_unix_ms: 1,
             device: DeviceId::Cpu,
+            driver: None,
             quota_bytes: ByteCount::mib(512),
             allocator: "counting".to_owned(),
             baseline_bytes: None,

@@ -9,7 +9,7 @@ use crate::{
     check::grouped,
     evaluation,
     exit::{Exit, Failure},
-    inventory, local, print_line,
+    inventory, local, print_line, settings,
 };
 
 pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
@@ -19,9 +19,9 @@ pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
         Some(file) => inventory::read(file).map_err(Failure::usage)?,
         None => local::inventory(arguments.local.local_slices, &arguments.local.device.device)?,
     };
-    let plan =
-        orchestrator_plan::plan(&checked.evaluation, &checked.facts, &inventory, &checked.base)
-            .map_err(|error| refused(error, checked.evaluation.memory.quota))?;
+    let evaluation::Checked { evaluation, facts, base, .. } = &checked;
+    let plan = orchestrator_plan::plan(evaluation, facts, &inventory, base, &settings::measured())
+        .map_err(|error| refused(error, evaluation.memory.quota))?;
     if arguments.json {
         let json = serde_json::to_string_pretty(&plan).expect("a plan is always valid JSON");
         return print_line(&json);

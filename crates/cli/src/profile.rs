@@ -20,7 +20,7 @@ use crate::{
     exit::{Exit, Failure},
     folder, local,
     plan::tight,
-    print_line, say,
+    print_line, say, settings,
 };
 
 /// Profiles the towers of an evaluation and writes the result into a folder of its own.
@@ -31,6 +31,7 @@ pub(crate) fn profile(arguments: &args::Profile) -> Result<Exit, Failure> {
     folder::probe(output).map_err(Failure::usage)?;
     let inventory = local::inventory(1, &arguments.device.device)?;
     let profile = measure(&executor::program()?, &checked, &inventory)?;
+    settings::remember(&profile, &checked);
     let folder = create(output, &profile.name)?;
     write(&profile, &folder)?;
     let shown = folder.display();
@@ -127,10 +128,10 @@ impl Tower<'_> {
             ("--component", self.component.to_string()),
             ("--precision", self.precision.to_string()),
             ("--device", offer.device.to_string()),
-            ("--threads", offer.threads.to_string()),
             ("--quota", quota.as_u64().to_string()),
         ];
-        let allocator = terms.allocator.iter().map(|settings| ("--allocator", settings.clone()));
+        let allocator =
+            terms.allocator.iter().map(|settings| ("--allocator", settings.to_string()));
         for (flag, value) in values.into_iter().chain(allocator) {
             arguments.extend([PathBuf::from(flag), value.into()]);
         }
@@ -170,19 +171,19 @@ fn slug(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use orchestrator_types::DeviceId;
 
     use super::*;
     use crate::{args::EvaluationFile, executor::tests::stand_in};
 
-    fn checked(overrides: &[&str]) -> Checked {
+    pub(crate) fn checked(overrides: &[&str]) -> Checked {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/eval.yaml");
         let overrides = overrides.iter().map(|set| set.parse().unwrap()).collect();
         evaluation::load(&EvaluationFile { file, overrides }).map_err(|_| ()).unwrap()
     }
 
-    fn inventory() -> Inventory {
+    pub(crate) fn inventory() -> Inventory {
         let offer = SliceOffer {
             id: "host.0".parse().unwrap(),
             node: "host".parse().unwrap(),

@@ -104,7 +104,7 @@ impl Stored {
     }
 }
 
-/// Where executors keep embeddings of texts between runs.
+/// What is kept between runs and can be had again: embeddings of texts, measured batches.
 pub(crate) fn cache_folder() -> anyhow::Result<PathBuf> {
     Ok(base_folder("XDG_CACHE_HOME", ".cache")?.join("orchestrator"))
 }

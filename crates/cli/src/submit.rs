@@ -24,7 +24,7 @@ use crate::{
     exit::{Exit, Failure},
     folder, follow, local,
     plan::tight,
-    print_line, profile, say,
+    print_line, profile, say, settings,
     state::State,
 };
 
@@ -40,12 +40,13 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         .to_lowercase()
         .parse()
         .context("failed to name the run")?;
-    let request = submission(&run, &checked, arguments.embeddings)?;
-    let mut session = Session::new(run, true, &arguments.local, &arguments.output)?;
+    let mut session = Session::new(run.clone(), true, &arguments.local, &arguments.output)?;
     if arguments.profile {
         let measured = profile::measure(&executor::program()?, &checked, &session.inventory)?;
+        settings::remember(&measured, &checked);
         session.profile = Some(measured);
     }
+    let request = submission(&run, &checked, arguments.embeddings)?;
     let quota = checked.evaluation.memory.quota;
     let ended = session.run_to_end(async move |client| {
         let reply = client.submit(request).await.map_err(Refusal::from)?.into_inner();
@@ -95,6 +96,7 @@ fn submission(run: &RunId, checked: &Checked, embeddings: bool) -> anyhow::Resul
         facts: serde_json::to_vec(&checked.facts).context("failed to encode")?,
         keep_embeddings: embeddings,
         base: base.to_owned(),
+        measured: serde_json::to_vec(&settings::measured()).context("failed to encode")?,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use orchestrator_ledger::{Account, Holder, HostReading, Owner, PhaseReadings, Sample};
-use orchestrator_plan::{Direction, Inventory, SliceOffer, TextSet, plan};
+use orchestrator_plan::{Direction, Inventory, Measured, SliceOffer, TextSet, plan};
 use orchestrator_run::{AssignedWork, Assignment, Blob, ExecutorReading, Timing, UnitResult};
 use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
 use orchestrator_tasks::{Partial, Ranked};
@@ -92,7 +92,8 @@ pub(crate) fn offer(node: &str, number: u32) -> SliceOffer {
 
 pub(crate) fn submitted(request_id: &str, inventory: &Inventory) -> Submitted {
     let (evaluation, facts) = (evaluation(), facts());
-    let plan = plan(&evaluation, &facts, inventory, std::path::Path::new("/base")).unwrap();
+    let (base, measured) = (std::path::Path::new("/base"), Measured::default());
+    let plan = plan(&evaluation, &facts, inventory, base, &measured).unwrap();
     let json = serde_json::to_string(&plan).unwrap();
     let submission = Submission {
         id: crate::fresh_name(),
@@ -172,6 +173,7 @@ fn account(unit: UnitId) -> Account {
         started_at_unix_ms: 1,
         device: DeviceId::Cpu,
         quota_bytes: ByteCount::mib(512),
+        driver: None,
         allocator: "counting".into(),
         baseline_bytes: None,
         weights_bytes: ByteCount::mib(7),

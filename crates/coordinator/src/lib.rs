@@ -1,7 +1,7 @@
 //! The coordinator: takes evaluations, hands out units, keeps results.
 //!
-//! gRPC handlers ([`grpc`]) are thin; one thread decides ([`driver`]); one SQLite file is the truth
-//! ([`store`]); large bytes lie beside it by content ([`blobs`]). Embedded in `submit` and as a
+//! gRPC handlers (`grpc`) are thin; one thread decides (`driver`); one SQLite file is the truth
+//! (`store`); large bytes lie beside it by content (`blobs`). Embedded in `submit` and as a
 //! service it is the same code.
 //!
 //! Invariants:

@@ -3,12 +3,15 @@
 
 use std::path::PathBuf;
 
-use orchestrator_plan::{Inventory, Plan, PlanError, check, plan};
+use orchestrator_plan::{Inventory, Measured, Plan, PlanError, check, plan};
 use orchestrator_proto::{Refusal, RefusalCode, v1};
 use orchestrator_spec::{Evaluation, Facts};
 use orchestrator_types::{Digest, RunId};
 
 use crate::{driver::Submitted, store::Submission};
+
+/// What messages call the field.
+const MEASURED: &str = "list of measured batches";
 
 fn invalid(message: impl Into<String>) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
@@ -24,8 +27,15 @@ pub(crate) fn planned(
     inventory: &Inventory,
     build: String,
 ) -> Result<Submitted, Refusal> {
-    let v1::SubmitRequest { request_id, eval_yaml, evaluation, facts, keep_embeddings, base } =
-        request;
+    let v1::SubmitRequest {
+        request_id,
+        eval_yaml,
+        evaluation,
+        facts,
+        keep_embeddings,
+        base,
+        measured,
+    } = request;
     if request_id.is_empty() {
         return Err(invalid("a submission needs a request id, so that a retry is recognised"));
     }
@@ -36,8 +46,13 @@ pub(crate) fn planned(
     let (evaluation, facts) = (utf8(evaluation, "evaluation")?, utf8(facts, "facts")?);
     let read_evaluation: Evaluation = read(&evaluation, "evaluation")?;
     let read_facts: Facts = read(&facts, "facts")?;
-    let plan =
-        plan(&read_evaluation, &read_facts, inventory, &base).map_err(|error| refusal(&error))?;
+    let measured = if measured.is_empty() {
+        Measured::default()
+    } else {
+        read(&utf8(measured, MEASURED)?, MEASURED)?
+    };
+    let plan = plan(&read_evaluation, &read_facts, inventory, &base, &measured)
+        .map_err(|error| refusal(&error))?;
     if let Some(violation) = check(&plan).first() {
         return Err(internal(format!("the plan breaks a rule of its own: {violation}")));
     }
@@ -89,4 +104,46 @@ fn refusal(error: &PlanError) -> Refusal {
         PlanError::NoFacts { .. } | PlanError::TooManyTexts { .. } => RefusalCode::Invalid,
     };
     Refusal::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrator_plan::{MeasuredRows, SliceOffer};
+    use orchestrator_spec::Batch;
+    use orchestrator_types::{ByteCount, Component, DeviceId, Precision};
+
+    use super::*;
+    use crate::fixtures;
+
+    /// Images of a batch of the first trial.
+    fn images(measured: Vec<u8>) -> u32 {
+        let device = DeviceId::Gpu("GPU-a".into());
+        let memory_bytes = ByteCount::gib(80);
+        let offer = SliceOffer { device, memory_bytes, ..fixtures::offer("n", 0) };
+        let evaluation = Evaluation { batches: vec![Batch::Auto], ..fixtures::evaluation() };
+        let request = v1::SubmitRequest {
+            request_id: "r".into(),
+            evaluation: serde_json::to_vec(&evaluation).unwrap(),
+            facts: serde_json::to_vec(&fixtures::facts()).unwrap(),
+            base: "/base".into(),
+            measured,
+            ..Default::default()
+        };
+        let submitted = planned(request, &Inventory { slices: vec![offer] }, "1".into()).unwrap();
+        submitted.plan.trials[0].batch.vision
+    }
+
+    #[test]
+    fn batches_that_the_client_measured_are_planned_with() {
+        let entry = MeasuredRows {
+            device: DeviceId::Gpu("GPU-a".into()),
+            weights: fixtures::facts().models[0].as_ref().unwrap().weights_blake3,
+            precision: Precision::Fp32,
+            component: Component::Vision,
+            rows: 96,
+        };
+        let measured = Measured::new(vec![entry]).unwrap();
+        assert_eq!(images(serde_json::to_vec(&measured).unwrap()), 96);
+        assert_ne!(images(Vec::new()), 96);
+    }
 }

@@ -132,6 +132,7 @@ fn submission(request_id: &str) -> v1::SubmitRequest {
         facts: serde_json::to_vec(&fixtures::facts()).unwrap(),
         keep_embeddings: true,
         base: "/base".into(),
+        measured: Vec::new(),
     }
 }
 
@@ -391,6 +392,10 @@ async fn foreign_versions_and_malformed_calls_are_refused_by_name() {
     let nonsense = v1::SubmitRequest { facts: b"{".to_vec(), ..submission("r") };
     let status = bench.client.submit(nonsense).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
+    let nonsense = v1::SubmitRequest { measured: b"[7]".to_vec(), ..submission("r") };
+    let status = bench.client.submit(nonsense).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("the list of measured batches cannot be read"), "{status}");
     let unknown = v1::WatchRequest { run: "nobody".into(), after: 0 };
     let mut watched = bench.client.watch(unknown).await.unwrap().into_inner();
     assert_eq!(watched.message().await.unwrap_err().code(), Code::NotFound);

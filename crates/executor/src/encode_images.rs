@@ -16,6 +16,7 @@ use orchestrator_data::{dataset::Sample, preprocess::Recipe};
 use orchestrator_engine::{Pixels, VisionEncoder};
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Owner;
+use orchestrator_model::VisionTower;
 use orchestrator_proto::domain::{EncodeImages, QuarantinedSample};
 use orchestrator_types::{ByteCount, Component, Digest, Shard};
 
@@ -45,7 +46,14 @@ pub(crate) fn encode_images(
         Kind::Cpu => (work.tile, u32::try_from(bench.threads).unwrap_or(u32::MAX)),
         Kind::Cuda => (work.batch, 1),
     };
-    residents.make_room_for_tower(slice, &work.model, Component::Vision, at_once)?;
+    let config = residents
+        .models
+        .get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?
+        .folder()
+        .config();
+    let sizes = Sizes::of(work, &config.vision, config.embedding_width);
+    let beside = slice.host_bytes(sizes.staging(sizes.ahead_planned(), at_once.1 as usize));
+    residents.make_room_for_tower(slice, &work.model, Component::Vision, at_once, beside)?;
     let model =
         residents.models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
     let recipe = model.recipe()?;
@@ -62,10 +70,10 @@ pub(crate) fn encode_images(
             samples.len()
         )));
     }
-    let shares = Shares::of(work, tower, bench);
+    let shares = Shares::of(&sizes, tower, bench);
     let _staging = slice.host_lease(
         Owner::Staging { component: Component::Vision },
-        shares.staging(work, &tower.encoder),
+        sizes.staging(shares.ahead, shares.passes),
     )?;
     slice.apply_limit()?;
     let mut gathered = Gathered::new(work.shard, tower.encoder.width());
@@ -87,42 +95,63 @@ struct Shares {
 
 impl Shares {
     /// What was planned, or as much of it as there is room for.
-    fn of(work: &EncodeImages, tower: &Loaded<VisionEncoder>, bench: Bench<'_>) -> Self {
-        let rows = tower.state.rows();
-        let planned = (work.batch / work.tile).max(1) as usize;
-        if bench.slice.kind() == Kind::Cuda {
-            // One batch in work, and the next one decoded meanwhile.
-            let ahead = 2 * rows.div_ceil(work.tile) as usize;
-            return Self { rows, passes: 1, ahead };
+    fn of(sizes: &Sizes, tower: &Loaded<VisionEncoder>, bench: Bench<'_>) -> Self {
+        let slice = bench.slice;
+        if slice.kind() == Kind::Cuda {
+            // Whole tiles, so that no pass is left over; the next batch is decoded meanwhile.
+            let rows = tower.state.rows(slice, sizes.batch);
+            let rows = if rows < sizes.tile { rows } else { rows / sizes.tile * sizes.tile };
+            return Self { rows, passes: 1, ahead: 2 * rows.div_ceil(sizes.tile) as usize };
         }
-        let free = bench.slice.ledger().free().as_u64();
-        let (tile, numbers) = tile_bytes(work, &tower.encoder);
-        let each = numbers + tower.state.longest(work.tile).as_u64();
-        let base = results(work, &tower.encoder) + tile;
+        let free = slice.ledger().free().as_u64();
+        let rows = tower.state.rows(slice, sizes.tile);
+        let each = sizes.numbers() + tower.state.longest(rows).as_u64();
+        let base = sizes.results + sizes.crops();
         let passes = free.saturating_sub(base) / each.max(1);
         let passes = usize::try_from(passes).unwrap_or(usize::MAX).clamp(1, bench.threads);
-        let left = free.saturating_sub(base + each * passes as u64) / tile.max(1);
-        let ahead = usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1).min(planned);
-        Self { rows: work.tile.min(rows.max(1)), passes, ahead }
-    }
-
-    /// Host bytes of decoded tiles, of numbers on their way into the tower, and of results.
-    fn staging(&self, work: &EncodeImages, encoder: &VisionEncoder) -> ByteCount {
-        let (tile, numbers) = tile_bytes(work, encoder);
-        let bytes = tile * self.ahead as u64 + numbers * self.passes as u64;
-        ByteCount::bytes(bytes + results(work, encoder))
+        let left = free.saturating_sub(base + each * passes as u64) / sizes.crops().max(1);
+        let ahead = usize::try_from(left).unwrap_or(usize::MAX).saturating_add(1);
+        Self { rows, passes, ahead: ahead.min(sizes.ahead_planned()) }
     }
 }
 
-/// A tile as crops and as numbers.
-fn tile_bytes(work: &EncodeImages, encoder: &VisionEncoder) -> (u64, u64) {
-    let pixels = encoder.pixels() as u64 * u64::from(work.tile);
-    (pixels, 4 * pixels)
+/// Bytes on the host, and what was planned.
+struct Sizes {
+    tile: u32,
+    batch: u32,
+    /// Numbers of an image.
+    pixels: u64,
+    /// The embeddings of the shard, and the copy that becomes its blob.
+    results: u64,
 }
 
-/// The embeddings of the shard, and the copy that becomes its blob.
-fn results(work: &EncodeImages, encoder: &VisionEncoder) -> u64 {
-    2 * 4 * u64::from(work.shard.len()) * encoder.width() as u64
+impl Sizes {
+    fn of(work: &EncodeImages, vision: &VisionTower, width: u32) -> Self {
+        let pixels = u64::from(vision.channels) * u64::from(vision.image_size).pow(2);
+        let results = 2 * 4 * u64::from(work.shard.len()) * u64::from(width);
+        Self { tile: work.tile.max(1), batch: work.batch.max(1), pixels, results }
+    }
+
+    /// Tiles to be decoded ahead.
+    fn ahead_planned(&self) -> usize {
+        (self.batch / self.tile).max(1) as usize
+    }
+
+    /// A tile as bytes.
+    fn crops(&self) -> u64 {
+        self.pixels * u64::from(self.tile)
+    }
+
+    /// A tile as numbers.
+    fn numbers(&self) -> u64 {
+        4 * self.crops()
+    }
+
+    /// Decoded tiles, numbers on their way into the tower, and results.
+    fn staging(&self, ahead: usize, passes: usize) -> ByteCount {
+        let waiting = self.crops() * ahead as u64 + self.numbers() * passes as u64;
+        ByteCount::bytes(waiting + self.results)
+    }
 }
 
 fn run(

@@ -1,7 +1,8 @@
 //! Texts → embeddings: the text tower over a part of the distinct texts of a set.
 //!
-//! Invariant: a row's bits depend on the model, the set, the tile and the part's place alone; not
-//! on threads, nor on whether the rows come from the cache.
+//! Invariant: on the CPU a row's bits depend on the model, the set, the tile and the part's place
+//! alone; not on threads, nor on whether the rows come from the cache. Where a quota is too small for a
+//! tile, or on a GPU, rows equal those up to rounding.
 
 use std::{
     ops::Range,
@@ -12,7 +13,6 @@ use orchestrator_data::tokenizer::{Tokenizer, Tokens};
 use orchestrator_engine::{TextEncoder, libtorch_version};
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Owner;
-use orchestrator_model::ModelFolder;
 use orchestrator_proto::domain::EncodeTexts;
 use orchestrator_types::{ByteCount, Component, Digest};
 
@@ -25,7 +25,8 @@ use crate::{
     execute::Bench,
     passes::Passes,
     product::Product,
-    residents::{Leased, ResidentModel, Residents},
+    residents::{Keep, Leased, ResidentModel, Residents},
+    slice::Slice,
     text_cache::TextCache,
     text_rows::{TextRows, TextRowsKey, TextTile},
     tower::Loaded,
@@ -44,36 +45,81 @@ pub(crate) fn encode_texts(
     bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let started = Instant::now();
-    let Bench { slice, threads, attempt, .. } = bench;
+    let slice = bench.slice;
+    let key = TextRowsKey::new(work);
+    if residents.texts.get(&key).is_none() {
+        let rows = tokenised(work, residents, bench)?;
+        let keep = Keep { tower: None, texts: false };
+        residents.make_room(slice, slice.host_bytes(rows.bytes()), keep)?;
+        let _lease = slice.host_lease(Owner::Texts, rows.bytes())?;
+        let leased = Leased { value: rows, _lease };
+        residents.texts.get_or_make(key.clone(), || Ok::<_, ExecuteError>(leased))?;
+    }
+    // As the newest, it stays when room is made.
+    residents.texts.touch(&key);
+    let opening = started.elapsed();
+    let (cache_key, rows, width) = {
+        let part = Part::of(work, residents, &key)?;
+        (part.cache_key(work, residents, slice)?, part.range.len(), part.width)
+    };
+    let results = ByteCount::bytes(2 * 4 * (rows * width) as u64);
+    let known = cache.get(cache_key, rows, width);
+    let mut product = Product { rows, cached: known.is_some(), ..Product::default() };
     let at_once = match slice.kind() {
-        Kind::Cpu => (work.tile, u32::try_from(threads).unwrap_or(u32::MAX)),
+        Kind::Cpu => (work.tile, u32::try_from(bench.threads).unwrap_or(u32::MAX)),
         Kind::Cuda => (work.batch, 1),
     };
-    residents.make_room_for_tower(slice, &work.model, Component::Text, at_once)?;
-    let Residents { models, datasets, texts, .. } = residents;
-    let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
-    let opening = started.elapsed();
-    let dataset =
-        datasets.get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
-    let rows = texts.get_or_make(TextRowsKey::new(work), || {
-        let context = model.folder().config().text.context as usize;
-        let texts = dataset.texts(work.texts);
-        let tokenizer = model.tokenizer()?;
-        let rows = tokenise(&texts, &tokenizer, context, work.tile as usize, threads, attempt)?;
-        let _lease = slice.host_lease(Owner::Texts, rows.bytes())?;
-        Ok::<_, ExecuteError>(Leased { value: rows, _lease })
-    })?;
-    let rows = &rows.value;
-    let tiles = rows.part(work.starts(rows.all().end));
-    let width = model.folder().config().embedding_width as usize;
-    let part = Part { rows, tiles, range: rows.rows(tiles), width };
+    if known.is_none() {
+        let beside = slice.host_bytes(results);
+        residents.make_room_for_tower(slice, &work.model, Component::Text, at_once, beside)?;
+    }
     // The embeddings, and the copy that becomes the blob.
-    let results = ByteCount::bytes(2 * 4 * (part.range.len() * width) as u64);
     let _staging = slice.host_lease(Owner::Staging { component: Component::Text }, results)?;
     slice.apply_limit()?;
-    let mut product = part.product(work, model, cache, bench, at_once.0)?;
+    let embeddings = match known {
+        Some(embeddings) => embeddings,
+        None => computed(work, residents, &key, bench, at_once.0, &mut product)
+            .inspect(|embeddings| cache.put(cache_key, width, embeddings))?,
+    };
+    product.bytes = Part::of(work, residents, &key)?.blob(embeddings);
     product.load += opening;
     Ok(product)
+}
+
+/// The tokens of the whole set.
+fn tokenised(
+    work: &EncodeTexts,
+    residents: &mut Residents,
+    bench: Bench<'_>,
+) -> Result<TextRows, ExecuteError> {
+    let Residents { models, datasets, .. } = residents;
+    let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
+    let dataset =
+        datasets.get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+    let context = model.folder().config().text.context as usize;
+    let (texts, tokenizer) = (dataset.texts(work.texts), model.tokenizer()?);
+    tokenise(&texts, &tokenizer, context, work.tile as usize, bench.threads, bench.attempt)
+}
+
+/// The part's embeddings, computed.
+fn computed(
+    work: &EncodeTexts,
+    residents: &mut Residents,
+    key: &TextRowsKey,
+    bench: Bench<'_>,
+    most: u32,
+    product: &mut Product,
+) -> Result<Vec<f32>, ExecuteError> {
+    let started = Instant::now();
+    let Residents { models, texts, .. } = residents;
+    let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
+    let width = model.folder().config().embedding_width as usize;
+    let tower = model.text(bench.slice, most)?;
+    product.load = started.elapsed();
+    product.dispatch = tower.state.rows(bench.slice, most);
+    let rows = &texts.get(key).expect("its texts were tokenised").value;
+    let part = Part::new(work, rows, width);
+    part.encode(tower, bench, product.dispatch, &mut product.forward)
 }
 
 /// A part of the distinct texts of a set.
@@ -84,6 +130,23 @@ struct Part<'a> {
     range: Range<usize>,
     /// Numbers in an embedding.
     width: usize,
+}
+
+impl<'a> Part<'a> {
+    fn new(work: &EncodeTexts, rows: &'a TextRows, width: usize) -> Self {
+        let tiles = rows.part(work.starts(rows.all().end));
+        Self { rows, tiles, range: rows.rows(tiles), width }
+    }
+
+    fn of(
+        work: &EncodeTexts,
+        residents: &'a Residents,
+        key: &TextRowsKey,
+    ) -> Result<Self, ExecuteError> {
+        let rows = &residents.texts.get(key).expect("its texts were tokenised").value;
+        let width = residents.open_model(&work.model)?.folder().config().embedding_width;
+        Ok(Self::new(work, rows, width as usize))
+    }
 }
 
 fn tokenise(
@@ -140,38 +203,11 @@ fn dispatches(tiles: &[TextTile], kind: Kind, most: u32, longest: usize) -> Vec<
 }
 
 impl Part<'_> {
-    /// From the cache, or computed and then kept there.
-    fn product(
-        &self,
-        work: &EncodeTexts,
-        model: &mut ResidentModel,
-        cache: &TextCache,
-        bench: Bench<'_>,
-        most: u32,
-    ) -> Result<Product, ExecuteError> {
-        let key = self.cache_key(work, model.folder(), bench.slice.kind());
-        let mut product = Product { rows: self.range.len(), ..Product::default() };
-        let known = cache.get(key, self.range.len(), self.width);
-        product.cached = known.is_some();
-        let embeddings = if let Some(embeddings) = known {
-            embeddings
-        } else {
-            let started = Instant::now();
-            let tower = model.text(bench.slice, most)?;
-            product.load = started.elapsed();
-            product.dispatch = tower.state.rows();
-            let embeddings = self.encode(tower, bench, &mut product.forward)?;
-            cache.put(key, self.width, &embeddings);
-            embeddings
-        };
-        product.bytes = self.blob(embeddings);
-        Ok(product)
-    }
-
     fn encode(
         &self,
         tower: &Loaded<TextEncoder>,
         bench: Bench<'_>,
+        most: u32,
         forward: &mut Duration,
     ) -> Result<Vec<f32>, ExecuteError> {
         let Bench { slice, threads, attempt, on_oom } = bench;
@@ -180,7 +216,7 @@ impl Part<'_> {
         let worker = |_| Encoder { encoder: tower.encoder.for_thread(), ids: Vec::new() };
         let kind = slice.kind();
         let longest = tower.encoder.context();
-        let tiles = dispatches(self.tiles, kind, tower.state.rows(), longest);
+        let tiles = dispatches(self.tiles, kind, most, longest);
         let state = &*tower.state;
         let passes = Passes { slice, state, attempt, on_oom };
         let work = |worker: &mut Encoder, tile: usize| {
@@ -222,13 +258,19 @@ impl Part<'_> {
     }
 
     /// Names everything that decides the bits of the part's rows.
-    fn cache_key(&self, work: &EncodeTexts, folder: &ModelFolder, kind: Kind) -> Digest {
+    fn cache_key(
+        &self,
+        work: &EncodeTexts,
+        residents: &Residents,
+        slice: &Slice,
+    ) -> Result<Digest, ExecuteError> {
+        let folder = residents.open_model(&work.model)?.folder();
         let mut hasher = blake3::Hasher::new();
         let (libtorch, precision, tile) = (libtorch_version(), work.model.precision, work.tile);
         // A GPU rounds in its own way, whatever the processor beside it.
-        let on = match kind {
-            Kind::Cpu => "",
-            Kind::Cuda => ", cuda",
+        let on = match slice.kind() {
+            Kind::Cpu => String::new(),
+            Kind::Cuda => format!(", {}", slice.id()),
         };
         let engine =
             format!("texts {NUMERICS}, libtorch {libtorch}, {precision}, tiles of {tile}{on}");
@@ -245,6 +287,6 @@ impl Part<'_> {
                 hasher.update(&bytes);
             }
         }
-        hasher.finalize().into()
+        Ok(hasher.finalize().into())
     }
 }

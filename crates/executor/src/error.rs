@@ -7,6 +7,7 @@ use orchestrator_data::{
 };
 use orchestrator_engine::EngineError;
 use orchestrator_ledger::Refusal;
+use orchestrator_torch::out_of_memory;
 use orchestrator_model::ModelError;
 use orchestrator_tasks::{EmbeddingError, RankError, RelevanceError, TileShapeError};
 use orchestrator_types::{Digest, FailureClass, SampleId};
@@ -112,6 +113,9 @@ pub(crate) enum ExecuteError {
 impl ExecuteError {
     /// What the failure says about the unit.
     pub(crate) fn class(&self) -> FailureClass {
+        if self.device_is_lost() {
+            return FailureClass::Crash;
+        }
         match self {
             Self::Model(_)
             | Self::Dataset(_)
@@ -134,6 +138,18 @@ impl ExecuteError {
             | Self::Panic(_)
             | Self::Cancelled => FailureClass::Internal,
         }
+    }
+
+    /// Whether the device will give nothing but errors from now on, in whatever call that came up.
+    pub(crate) fn device_is_lost(&self) -> bool {
+        let text = match self {
+            Self::Engine(EngineError::DeviceLost(_)) => return true,
+            Self::Engine(EngineError::Setup(error))
+            | Self::Torch(error)
+            | Self::Terms(TermsError::Torch(error)) => error.to_string(),
+            _ => return false,
+        };
+        out_of_memory::classify(&text, None) == Some(out_of_memory::Kind::Fatal)
     }
 
     /// The error with all its causes, on one line.
@@ -167,7 +183,7 @@ const fn class_of_engine(error: &EngineError) -> FailureClass {
 const fn class_of_terms(error: &TermsError) -> FailureClass {
     match error {
         TermsError::Quota(_) | TermsError::Refused(_) => FailureClass::Resource,
-        TermsError::Settings(_) | TermsError::Settled { .. } => FailureClass::Invalid,
+        TermsError::Settled { .. } => FailureClass::Invalid,
         TermsError::Torch(_) => FailureClass::Internal,
     }
 }

@@ -5,7 +5,6 @@
 
 use std::{io, path::PathBuf, thread, time::Duration};
 
-use orchestrator_engine::EngineError;
 use orchestrator_proto::domain::{AssignedWork, Assignment, ExecutorReading, Timing, UnitResult};
 use orchestrator_types::{ByteCount, DeviceId, OnOom};
 use tokio::sync::mpsc;
@@ -109,6 +108,7 @@ impl Executor {
         self.slice.meter().resume();
         let outcome = guarded(|| {
             self.slice.adopt(&memory)?;
+            self.residents.keep_within_quota(&self.slice)?;
             self.carry_out(&work, memory.on_oom, &attempt)
         });
         self.slice.meter().pause();
@@ -116,7 +116,7 @@ impl Executor {
             // What a panic left half done is not used again.
             self.residents = Residents::new();
         }
-        let lost = matches!(outcome, Err(ExecuteError::Engine(EngineError::DeviceLost(_))));
+        let lost = outcome.as_ref().is_err_and(ExecuteError::device_is_lost);
         match outcome.and_then(|product| self.result(product, &attempt)) {
             Ok(result) => {
                 info!(rows = result.rows, ms = result.timing.total_ms, "done");

@@ -7,14 +7,18 @@
 //!
 //! Invariants:
 //! - libtorch never runs on a tokio thread, and each of its calls runs on one thread alone.
-//! - Work is cut into tiles whose shape and place the assignment fixes, so that a result has the
-//!   same bits for any number of threads, any batch and any order of units. The limit: on
-//!   processors with other instruction sets (or with another libtorch) kernels round differently,
-//!   and results agree to rounding, not to the bit. Embeddings are not reused across that line.
+//! - On the CPU work is cut into tiles whose shape and place the assignment fixes, so that a result has
+//!   the same bits for any number of threads, any batch and any order of units. The limits: on
+//!   processors with other instruction sets (or with another libtorch), on GPUs, and where a quota is
+//!   too small for one tile, results agree to rounding, not to the bit. Embeddings are not reused
+//!   across the first two lines.
+//! - Whatever is large is leased from the slice's book, and the allocator is kept within the quota.
 //! - Whatever an assignment brings, a stream ends with one result or one failure, and the process
 //!   stays able to take the next one.
 //!
-//! Absent on purpose: decisions. Nothing here retries, chooses a batch or knows of other slices.
+//! Absent on purpose: decisions about a run. What is decided here is how much passes at once on this
+//! slice, by crate `footprint`, and that a pass whose memory was refused is run again; units are retried
+//! elsewhere, and nothing here knows of other slices.
 
 mod attempt;
 mod blobs;

@@ -14,7 +14,7 @@ use clap::Parser;
 use lifeline::Lifeline;
 use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
 use orchestrator_engine::Attention;
-use orchestrator_types::{ByteCount, Component, DeviceId, Precision};
+use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
 
@@ -56,17 +56,14 @@ struct Profile {
     /// `cpu`, `GPU-<uuid>` or `MIG-<uuid>`
     #[arg(long, default_value = "cpu")]
     device: DeviceId,
-    /// Compute threads; towers are profiled on one
-    #[arg(long, value_name = "N", default_value = "1")]
-    threads: NonZeroU16,
     /// Most memory of the device that may be used, in bytes; 8 GiB unless given
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 30)]
     quota: u64,
     /// Settings of the allocator, as PYTORCH_ALLOC_CONF spells them
     #[arg(long, value_name = "SETTINGS")]
-    allocator: Option<String>,
+    allocator: Option<AllocatorSettings>,
     /// Batches of the curve
-    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = clap::value_parser!(u32).range(1..))]
     rows: Vec<u32>,
     /// Write attention out instead of using fused kernels
     #[arg(long)]
@@ -141,7 +138,7 @@ fn profiled(request: Profile) -> ExitCode {
             std::env::set_var("CUDA_VISIBLE_DEVICES", request.device.to_string());
         }
     }
-    let Profile { model, component, precision, device, threads: _, quota, allocator, rows, .. } =
+    let Profile { model, component, precision, device, quota, allocator, rows, .. } =
         request;
     let attention = if request.math_attention { Attention::Math } else { Attention::Fused };
     let ceiling = ByteCount::bytes(quota);

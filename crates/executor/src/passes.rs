@@ -50,7 +50,7 @@ impl Passes<'_> {
             if self.attempt.is_stopped() {
                 return Err(ExecuteError::Cancelled);
             }
-            let most = self.most(count(&rows), tokens);
+            let most = if alone { count(&rows) } else { self.most(count(&rows), tokens) };
             if (most as usize) < rows.len() {
                 let middle = rows.start + most as usize;
                 waiting.push(Waiting { rows: middle..rows.end, alone: false });
@@ -91,7 +91,7 @@ impl Passes<'_> {
         let owner = || Owner::Activations { component, rows };
         let room = self.beside();
         let predicted = self.state.activations(rows, tokens);
-        // What refusals taught must not ask for more than there is: by itself it may still pass.
+        // A pass that is predicted to need all there is, or more, may still pass by itself.
         let bytes = if alone { room } else { predicted.min(room) };
         match self.slice.lease_when_free(owner(), bytes, self.attempt) {
             Ok(lease) => Ok(lease),
@@ -113,16 +113,15 @@ impl Passes<'_> {
     ) -> Result<(), ExecuteError> {
         tracing::warn!(rows = rows.len(), tokens, component = %self.state.component, words,
             "memory was refused");
-        self.slice.meter().note_split();
         self.slice.give_back_cache()?;
         if self.slice.kind() == Kind::Cpu && !alone {
-            self.state.known().forecast.distrust();
             waiting.push(Waiting { rows, alone: true });
             return Ok(());
         }
         if rows.len() == 1 {
             return Err(EngineError::OutOfMemory(words).into());
         }
+        self.slice.meter().note_split();
         self.state.known().learned.refuse(count(&rows), tokens);
         let middle = rows.start + rows.len() / 2;
         waiting.push(Waiting { rows: middle..rows.end, alone });

@@ -15,7 +15,7 @@ use orchestrator_footprint::{self as footprint, Kind, Timed, knee, prior_rows};
 use orchestrator_ledger::{BestBatch, ComponentProfile, CurvePoint, Lease, Owner};
 use orchestrator_model::ModelFolder;
 use orchestrator_torch::{synchronise, trace};
-use orchestrator_types::{ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision};
+use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision};
 
 use crate::{
     error::ExecuteError,
@@ -42,7 +42,7 @@ pub struct Request {
     /// Most memory of the device that may be used.
     pub ceiling: ByteCount,
     /// Settings of the allocator.
-    pub allocator: Option<String>,
+    pub allocator: Option<AllocatorSettings>,
     /// Batches of the curve; empty for a curve up to where the rate is expected to be flat.
     pub rows: Vec<u32>,
     /// How attention is computed.
@@ -54,7 +54,7 @@ pub struct Request {
 pub enum ProfileError {
     /// The device cannot be used.
     #[error(transparent)]
-    Start(#[from] StartError),
+    Start(StartError),
     /// The component has no tower.
     #[error("`score` has no weights to profile; ask for text or vision")]
     NoTower,
@@ -71,6 +71,15 @@ impl From<ExecuteError> for ProfileError {
         match error.class() {
             FailureClass::Resource => Self::DoesNotFit(error.message()),
             _ => Self::Failed(error.message()),
+        }
+    }
+}
+
+impl From<StartError> for ProfileError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Terms(error) => ExecuteError::from(error).into(),
+            error => Self::Start(error),
         }
     }
 }
@@ -94,6 +103,7 @@ fn of_tower<E: Encoder>(
 ) -> Result<ComponentProfile, ExecuteError> {
     let allocator = request.allocator.clone();
     slice.adopt(&MemoryTerms { quota: None, allocator, ..MemoryTerms::default() })?;
+    slice.apply_limit()?;
     let folder = ModelFolder::open(&request.model)?;
     let (tower, tokens) = crate::tower::shape(&folder, E::COMPONENT);
     let rows = batches(&request.rows, slice.kind(), tokens);

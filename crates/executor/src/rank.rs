@@ -36,7 +36,7 @@ use crate::{
     error::ExecuteError,
     execute::Bench,
     product::Product,
-    residents::{Leased, Residents},
+    residents::{Keep, Leased, Residents},
     slice::{Slice, sum},
     text_matrix::TextMatrix,
 };
@@ -60,14 +60,21 @@ pub(crate) fn rank(
     let Bench { slice, attempt, .. } = bench;
     if residents.matrices.get(&work.text_blobs).is_none() {
         let matrix = TextMatrix::read(blobs, &work.text_blobs)?;
-        residents.make_room(slice, matrix.bytes(), None);
+        let keep = Keep { tower: None, texts: false };
+        residents.make_room(slice, slice.host_bytes(matrix.bytes()), keep)?;
         let _lease = slice.host_lease(Owner::Texts, matrix.bytes())?;
         let leased = Leased { value: matrix, _lease };
         residents.matrices.get_or_make(work.text_blobs.clone(), || Ok::<_, ExecuteError>(leased))?;
     }
     let width = residents.matrices.get(&work.text_blobs).map_or(1, |texts| texts.value.width);
+    // As the newest, it stays when room is made.
+    residents.matrices.touch(&work.text_blobs);
     let images = ByteCount::bytes(held_images(work).saturating_mul(4 * width as u64));
-    let threads = threads(slice, residents, bench.threads, width, images);
+    // A thread has its tile as tensors and as our own buffers.
+    let each = scaled(tile_bytes(width), 2);
+    let wanted = slice.host_bytes(sum(images, scaled(each, bench.threads)));
+    residents.make_room(slice, wanted, Keep { tower: None, texts: true })?;
+    let threads = threads(slice, bench.threads, each, images);
     let tiles = scaled(tile_bytes(width), threads);
     // A GPU's executor scores on the processor beside it.
     let _tiles = slice.host_lease(Owner::ScoreTiles, tiles)?;
@@ -108,24 +115,13 @@ fn scaled(bytes: ByteCount, times: usize) -> ByteCount {
     ByteCount::bytes(bytes.as_u64() * times as u64)
 }
 
-/// As many threads as there is room for, at least one. A thread has its tile as tensors and as our
-/// own buffers.
-fn threads(
-    slice: &Slice,
-    residents: &mut Residents,
-    most: usize,
-    width: usize,
-    images: ByteCount,
-) -> usize {
+/// As many threads as there is room for, at least one.
+fn threads(slice: &Slice, most: usize, each: ByteCount, images: ByteCount) -> usize {
     if slice.kind() == Kind::Cuda {
         return most;
     }
-    let each = scaled(tile_bytes(width), 2);
-    let free = || slice.ledger().free().as_u64().saturating_sub(images.as_u64());
-    if free() < each.as_u64() * most as u64 {
-        residents.let_towers_go(slice, sum(images, scaled(each, most)));
-    }
-    usize::try_from(free() / each.as_u64().max(1)).unwrap_or(most).clamp(1, most)
+    let free = slice.ledger().free().as_u64().saturating_sub(images.as_u64());
+    usize::try_from(free / each.as_u64().max(1)).unwrap_or(most).clamp(1, most)
 }
 
 /// Queries, candidates and what belongs to what.

@@ -34,14 +34,23 @@ impl<K: PartialEq, V> Recent<K, V> {
         Ok(&mut self.entries.last_mut().expect("pushed a line above").1)
     }
 
+    /// Counts as use of the value of this key, if it is there.
+    pub(crate) fn touch(&mut self, key: &K) {
+        if let Some(at) = self.entries.iter().position(|(known, _)| known == key) {
+            let entry = self.entries.remove(at);
+            self.entries.push(entry);
+        }
+    }
+
     /// The value of this key, if it is there. Does not count as use.
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Lets the value go that was not used for longest; whether there was one.
-    pub(crate) fn pop(&mut self) -> bool {
-        let any = !self.entries.is_empty();
+    /// Lets the value go that was not used for longest, unless only the `keep` newest are left;
+    /// whether there was one.
+    pub(crate) fn pop(&mut self, keep: usize) -> bool {
+        let any = self.entries.len() > keep;
         if any {
             self.entries.remove(0);
         }

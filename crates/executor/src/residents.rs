@@ -10,6 +10,7 @@ use std::path::Path;
 
 use orchestrator_data::{preprocess::Recipe, tokenizer::Tokenizer};
 use orchestrator_engine::{Attention, TextEncoder, VisionEncoder};
+use orchestrator_footprint::Kind;
 use orchestrator_ledger::Lease;
 use orchestrator_model::ModelFolder;
 use orchestrator_proto::domain::{DatasetSource, ModelSource};
@@ -19,10 +20,10 @@ use crate::{
     dataset::ResidentDataset,
     error::ExecuteError,
     recent::Recent,
-    slice::Slice,
+    slice::{Slice, sum},
     text_matrix::TextMatrix,
     text_rows::{TextRows, TextRowsKey},
-    tower::{Loaded, Wanted, need},
+    tower::{Loaded, State, Wanted, need},
 };
 
 const MOST_MODELS: usize = 4;
@@ -37,6 +38,15 @@ pub(crate) struct Residents {
     pub(crate) datasets: Recent<DatasetSource, ResidentDataset>,
     pub(crate) texts: Recent<TextRowsKey, Leased<TextRows>>,
     pub(crate) matrices: Recent<Vec<Digest>, Leased<TextMatrix>>,
+}
+
+/// What stays when room is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep<'a> {
+    /// The tower that the room is for.
+    pub(crate) tower: Option<(&'a ModelSource, Component)>,
+    /// Whether the newest texts are in use.
+    pub(crate) texts: bool,
 }
 
 /// A value with the lease of its bytes, where host memory is leased.
@@ -56,6 +66,13 @@ impl Residents {
         }
     }
 
+    /// A model that was opened before.
+    pub(crate) fn open_model(&self, source: &ModelSource) -> Result<&ResidentModel, ExecuteError> {
+        self.models.get(source).ok_or_else(|| {
+            ExecuteError::Mismatch(format!("model {} is not open", source.folder.display()))
+        })
+    }
+
     /// Weights now in memory, over all models.
     pub(crate) fn weights(&self) -> ByteCount {
         self.models.values().map(ResidentModel::weights).fold(ByteCount::ZERO, |sum, bytes| {
@@ -63,45 +80,55 @@ impl Residents {
         })
     }
 
-    /// Makes room for a tower and for `passes` passes of `rows` rows at once, as far as it can be had
-    /// by letting others go.
+    /// Makes room for a tower, for `passes` passes of `rows` rows at once, and for `beside` bytes of
+    /// inputs and results, as far as it can be had by letting others go.
     pub(crate) fn make_room_for_tower(
         &mut self,
         slice: &Slice,
         source: &ModelSource,
         component: Component,
         (rows, passes): (u32, u32),
+        beside: ByteCount,
     ) -> Result<(), ExecuteError> {
         let model = self.models.get_or_make(source.clone(), || ResidentModel::open(source))?;
-        let loaded = model.holds(component);
-        let bytes = need(model.folder(), slice, component, source.precision, (rows, passes), loaded);
-        self.make_room(slice, bytes, Some((source, component)));
-        Ok(())
+        let tower = match model.state(component) {
+            Some(state) => state.usual(passes),
+            None => need(model.folder(), slice, component, source.precision, (rows, passes)),
+        };
+        let keep = Keep { tower: Some((source, component)), texts: component == Component::Text };
+        self.make_room(slice, sum(tower, beside), keep)
     }
 
-    /// Lets go, until `bytes` are free, of what was not used for longest; `keep` stays.
+    /// Lets go, until `bytes` are free, of what was not used for longest: texts before towers.
     pub(crate) fn make_room(
         &mut self,
         slice: &Slice,
         bytes: ByteCount,
-        keep: Option<(&ModelSource, Component)>,
-    ) {
+        keep: Keep<'_>,
+    ) -> Result<(), ExecuteError> {
         let wanted = bytes.min(slice.ledger().quota());
         let lacking = || slice.ledger().free() < wanted;
-        while lacking() && (self.matrices.pop() || self.texts.pop()) {}
+        if slice.kind() == Kind::Cpu {
+            let newest = usize::from(keep.texts);
+            while lacking() && (self.matrices.pop(newest) || self.texts.pop(newest)) {}
+        }
         let mut gone = false;
-        while lacking() && self.let_go(keep) {
+        while lacking() && self.let_go(keep.tower) {
             gone = true;
         }
-        if gone && slice.give_back_cache().is_err() {
-            tracing::warn!("the allocator's cache could not be returned");
+        if gone {
+            slice.give_back_cache()?;
         }
+        // Bytes outside of the allocator may have come back: it may take them now.
+        Ok(slice.apply_limit()?)
     }
 
-    /// Lets towers go until `bytes` are free; texts stay.
-    pub(crate) fn let_towers_go(&mut self, slice: &Slice, bytes: ByteCount) {
-        let wanted = bytes.min(slice.ledger().quota());
-        while slice.ledger().free() < wanted && self.let_go(None) {}
+    /// Lets towers go until no more is held than the quota allows.
+    pub(crate) fn keep_within_quota(&mut self, slice: &Slice) -> Result<(), ExecuteError> {
+        let over = || slice.ledger().held() > slice.ledger().quota();
+        while over() && (self.matrices.pop(0) || self.texts.pop(0) || self.let_go(None)) {}
+        slice.give_back_cache()?;
+        Ok(slice.apply_limit()?)
     }
 
     /// Lets one tower go; whether there was one.
@@ -200,11 +227,12 @@ impl ResidentModel {
         Wanted { precision: self.source.precision, rows, attention: Attention::Fused }
     }
 
-    const fn holds(&self, component: Component) -> bool {
+    /// What is known of a tower that is loaded.
+    fn state(&self, component: Component) -> Option<&State> {
         match component {
-            Component::Text => self.text.is_some(),
-            Component::Vision => self.vision.is_some(),
-            Component::Score => true,
+            Component::Text => self.text.as_ref().map(|tower| &*tower.state),
+            Component::Vision => self.vision.as_ref().map(|tower| &*tower.state),
+            Component::Score => None,
         }
     }
 

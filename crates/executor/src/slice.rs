@@ -15,7 +15,7 @@ use orchestrator_ledger::{
     Account, AllocatorLimit, Lease, Ledger, Owner, QuotaError, Refusal,
 };
 use orchestrator_torch::{Device, TorchError, allocator, synchronise};
-use orchestrator_types::{ByteCount, DeviceId, MemoryTerms, Phase};
+use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, MemoryTerms, Phase};
 
 pub(crate) use meter::Meter;
 pub use start::StartError;
@@ -33,6 +33,11 @@ pub(crate) struct Slice {
     runtime: Mutex<Runtime>,
 }
 
+/// Context, kernels and handles before anybody measured them, as [`AllocatorLimit`] has it.
+const FIRST_OVERHEAD: ByteCount = ByteCount::mib(600);
+/// Most that kernels and handles of one more tower take (measured on an H200: 80 MiB).
+const MOST_GROWTH: ByteCount = ByteCount::mib(256);
+
 /// What the device's runtime takes for itself, and what that leaves.
 struct Runtime {
     /// Context, kernels and handles, once measured. Nothing on the CPU.
@@ -43,18 +48,15 @@ struct Runtime {
     /// The lease of both and of the margin. Nothing on the CPU.
     lease: Option<Lease>,
     /// Settings of the allocator that the last run asked for.
-    asked: Option<String>,
+    asked: Option<AllocatorSettings>,
 }
 
 /// Why a run's terms cannot be kept.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TermsError {
+pub enum TermsError {
     /// The quota leaves nothing.
     #[error(transparent)]
     Quota(#[from] QuotaError),
-    /// The allocator's settings are wrong.
-    #[error("memory.allocator: {0}")]
-    Settings(#[from] allocator::SettingsError),
     /// The allocator has other settings and keeps them until the executor starts anew.
     #[error(
         "the allocator runs with `{current}` and its settings are read once, when the device is \
@@ -97,12 +99,13 @@ impl Slice {
     }
 
     /// Brings the terms of a run into force: the quota is theirs, or the worker's if that is lower.
+    /// Whoever holds more than that has to let go before [`apply_limit`](Self::apply_limit) follows.
     pub(crate) fn adopt(&self, terms: &MemoryTerms) -> Result<(), TermsError> {
         let quota = terms.quota.unwrap_or(self.ceiling).min(self.ceiling);
-        self.set_allocator(terms.allocator.as_deref())?;
+        self.set_allocator(terms.allocator.as_ref())?;
         self.ledger.set_quota(quota);
         self.meter.set_quota(quota);
-        self.apply_limit()
+        Ok(())
     }
 
     /// Tells the allocator what it may take now. To be called when leases outside of it changed.
@@ -117,9 +120,13 @@ impl Slice {
                 let mut runtime = self.runtime();
                 let share = AllocatorLimit::derive(quota, runtime.overhead)?;
                 let apart = sum(sum(share.overhead, share.margin), runtime.workspaces);
-                // Given back first: a smaller quota has a smaller margin.
-                runtime.lease = None;
-                runtime.lease = Some(self.ledger.lease(Owner::Runtime, apart)?);
+                match &mut runtime.lease {
+                    Some(lease) => {
+                        lease.shrink_to(apart);
+                        lease.grow_to(apart)?;
+                    }
+                    lease => *lease = Some(self.ledger.lease(Owner::Runtime, apart)?),
+                }
                 share.limit
             }
         };
@@ -140,7 +147,11 @@ impl Slice {
         let ours = self.ledger.held_by(is_tensor);
         let mut runtime = self.runtime();
         if let Some(outside) = outside {
-            runtime.overhead = Some(runtime.overhead.unwrap_or_default().max(outside));
+            // Others may have come to the device meanwhile: what is too much for kernels and handles
+            // is theirs, and no reason to leave less to tensors.
+            let before = runtime.overhead.unwrap_or(FIRST_OVERHEAD);
+            let most = sum(before, MOST_GROWTH);
+            runtime.overhead = Some(before.max(outside.min(most)));
         }
         let kept = ByteCount::bytes(reserved.as_u64().saturating_sub(ours.as_u64()));
         runtime.workspaces = kept;
@@ -165,6 +176,14 @@ impl Slice {
         let lease = self.ledger.lease_when_free(owner, bytes, &|| attempt.is_stopped())?;
         self.note_leases();
         Ok(lease)
+    }
+
+    /// Those bytes of the host that share the quota: all on the CPU, none beside a GPU.
+    pub(crate) fn host_bytes(&self, bytes: ByteCount) -> ByteCount {
+        match self.kind() {
+            Kind::Cpu => bytes,
+            Kind::Cuda => ByteCount::ZERO,
+        }
     }
 
     /// Leases bytes that lie on the host outside of tensors. On the CPU they share the quota; beside
@@ -215,7 +234,8 @@ impl Slice {
 
     fn note_leases(&self) {
         let workspaces = self.runtime().workspaces;
-        self.meter.note_predicted(sum(self.ledger.held_by(is_tensor), workspaces));
+        let predicted = sum(self.ledger.held_by(is_tensor), workspaces);
+        self.meter.note_leases(&self.ledger, predicted);
     }
 
     fn runtime(&self) -> MutexGuard<'_, Runtime> {
@@ -223,20 +243,12 @@ impl Slice {
     }
 
     /// Settings are applied before the device is first used; later ones must be the same.
-    fn set_allocator(&self, asked: Option<&str>) -> Result<(), TermsError> {
+    fn set_allocator(&self, asked: Option<&AllocatorSettings>) -> Result<(), TermsError> {
         let mut runtime = self.runtime();
-        if self.kind() == Kind::Cpu || runtime.asked.as_deref() == asked {
-            if let Some(text) = asked {
-                // Checked on the CPU too, where libtorch would take any spelling.
-                text.parse::<allocator::Settings>()?;
-            }
-            runtime.asked = asked.map(str::to_owned);
+        if self.kind() == Kind::Cpu || runtime.asked.as_ref() == asked {
             return Ok(());
         }
-        let settings = match asked {
-            Some(text) => text.parse::<allocator::Settings>()?,
-            None => self.meter.default_settings(),
-        };
+        let settings = asked.cloned().unwrap_or_else(|| self.meter.default_settings());
         if self.meter.settings() != settings {
             if allocator::statistics(self.device)?.reserved.current > ByteCount::ZERO {
                 return Err(TermsError::Settled { current: self.meter.settings().to_string() });
@@ -244,7 +256,7 @@ impl Slice {
             allocator::apply(&settings)?;
             self.meter.set_settings(settings);
         }
-        runtime.asked = asked.map(str::to_owned);
+        runtime.asked = asked.cloned();
         Ok(())
     }
 }

@@ -43,7 +43,7 @@ impl TextMatrix {
         Ok(Self { width, rows, row_of, classes: OnceLock::new() })
     }
 
-    /// What it occupies on the host, class embeddings included once they are made.
+    /// What it occupies on the host; class embeddings, made from it, are fewer than its rows.
     pub(crate) fn bytes(&self) -> ByteCount {
         ByteCount::bytes((4 * (self.rows.len() + self.row_of.len())) as u64)
     }

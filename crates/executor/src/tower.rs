@@ -62,8 +62,8 @@ pub(crate) struct Known {
     pub(crate) pressure: Pressure,
     /// Tokens of the longest row.
     pub(crate) tokens: u32,
-    /// Rows, of the longest kind, that pass at once.
-    pub(crate) rows: u32,
+    /// Rows, of the longest kind, that passed at once last.
+    rows: u32,
 }
 
 impl State {
@@ -71,9 +71,20 @@ impl State {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rows of the longest kind that pass at once.
-    pub(crate) fn rows(&self) -> u32 {
-        self.known().rows
+    /// Rows of the longest kind, up to `wanted`, that fit beside what others hold now; at least one.
+    pub(crate) fn rows(&self, slice: &Slice, wanted: u32) -> u32 {
+        let mut known = self.known();
+        let wanted = known.learned.cap(wanted, known.tokens);
+        let fitting = rows_that_fit(&known.forecast, known.tokens, slice.room(), wanted);
+        known.rows = fitting.unwrap_or(1);
+        known.rows
+    }
+
+    /// What passes of the rows that passed at once last take.
+    pub(crate) fn usual(&self, passes: u32) -> ByteCount {
+        let known = self.known();
+        let each = known.forecast.activations(known.rows, known.tokens);
+        ByteCount::bytes(each.as_u64().saturating_mul(passes.into()))
     }
 
     /// Predicted peak of a pass of the longest rows, weights excluded.
@@ -138,23 +149,31 @@ impl Wanted {
     }
 }
 
-/// Bytes for a tower, unless it is loaded, and for `passes` passes of `rows` rows at once.
+/// What loading holds beside the weights.
+fn loading(
+    folder: &ModelFolder,
+    slice: &Slice,
+    component: Component,
+    precision: Precision,
+) -> ByteCount {
+    let (tower, _) = shape(folder, component);
+    let stored = folder.stored_bytes(component).as_u64() / tower.parameters.max(1);
+    tower.loading(slice.kind(), precision, stored)
+}
+
+/// Bytes for a tower that is not loaded, and for `passes` passes of `rows` rows at once.
 pub(crate) fn need(
     folder: &ModelFolder,
     slice: &Slice,
     component: Component,
     precision: Precision,
     (rows, passes): (u32, u32),
-    loaded: bool,
 ) -> ByteCount {
     let (tower, tokens) = shape(folder, component);
     let forecast = Forecast::new(tower, Setting::new(slice.kind(), precision));
     let pass = forecast.activations(rows, tokens).as_u64();
     let passing = ByteCount::bytes(pass.saturating_mul(passes.into()));
-    if loaded {
-        return passing;
-    }
-    let loading = tower.loading(slice.kind(), precision);
+    let loading = loading(folder, slice, component, precision);
     // The probes come after loading and before the passes: never both at once.
     sum(tower.weights(precision), loading.max(passing))
 }
@@ -169,8 +188,8 @@ impl<E: Encoder> Loaded<E> {
         slice.enter(Phase::Load);
         let precision = wanted.precision;
         let (tower, tokens) = shape(folder, E::COMPONENT);
-        let (held, passing) =
-            (tower.weights(precision), tower.loading(slice.kind(), precision));
+        let held = tower.weights(precision);
+        let passing = loading(folder, slice, E::COMPONENT, precision);
         let owner = Owner::Weights {
             model: name(folder),
             component: E::COMPONENT,
@@ -231,8 +250,10 @@ impl<E: Encoder> Loaded<E> {
             probes: u32::try_from(known.forecast.probes()).unwrap_or(u32::MAX),
             reason: if rows == wanted {
                 "as planned; it fits the quota".to_owned()
-            } else {
+            } else if known.learned == Learned::default() {
                 format!("the quota leaves room for {rows} of {wanted} planned rows")
+            } else {
+                format!("more than {rows} of {wanted} planned rows were refused")
             },
         });
         Ok(())

@@ -71,15 +71,6 @@ pub fn knee(timed: &[Timed]) -> Option<u32> {
     timed.iter().filter(|point| point.rate >= enough).map(|point| point.rows).min()
 }
 
-/// Rows of a forward pass, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The rows.
-    pub rows: u32,
-    /// In a sentence.
-    pub reason: String,
-}
-
 /// What refusals taught about one component, shape, precision and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Learned {

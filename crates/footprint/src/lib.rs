@@ -15,7 +15,7 @@ mod tower;
 mod walk;
 
 pub use batch::{
-    Choice, KNEE_TOKENS, Learned, Pressure, RATE_TOLERANCE, Timed, knee, prior_rows, probe_rows,
+    KNEE_TOKENS, Learned, Pressure, RATE_TOLERANCE, Timed, knee, prior_rows, probe_rows,
     rows_that_fit,
 };
 pub use forecast::{Forecast, MOST_PROBES, Probe};

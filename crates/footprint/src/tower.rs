@@ -93,20 +93,21 @@ impl Tower {
     }
 
     /// Most that loading holds beside the weights: query, key and value before they are one; where
-    /// numbers are rounded, a matrix in single precision on its way.
-    pub fn loading(&self, kind: Kind, precision: Precision) -> ByteCount {
+    /// numbers are rounded, a matrix in single precision on its way; on a GPU, where they are stored
+    /// in another format (`stored` bytes a number), the largest tensor as it arrives.
+    pub fn loading(&self, kind: Kind, precision: Precision, stored: u64) -> ByteCount {
         let (width, mlp) = (u64::from(self.width), u64::from(self.mlp));
-        let stacked = 3 * width * width * precision.element_bytes();
-        if precision == Precision::Fp32 {
-            return ByteCount::bytes(stacked);
-        }
-        let matrix = 4 * width * mlp;
-        // On a GPU every tensor arrives as it is stored; the largest is the input's table.
-        let blocks = u64::from(self.layers) * (4 * width * width + 2 * width * mlp);
-        let table = match kind {
-            Kind::Cpu => 0,
-            Kind::Cuda => 4 * self.parameters.saturating_sub(blocks),
+        let element = precision.element_bytes();
+        let stacked = 3 * width * width * element;
+        let single = if precision == Precision::Fp32 { 0 } else { 4 * width * mlp };
+        let arriving = match kind {
+            Kind::Cuda if stored != element => {
+                let blocks = u64::from(self.layers) * (4 * width * width + 2 * width * mlp);
+                // The input's table is the largest.
+                stored * self.parameters.saturating_sub(blocks).max(width * mlp)
+            }
+            Kind::Cpu | Kind::Cuda => 0,
         };
-        ByteCount::bytes(stacked.max(matrix).max(table))
+        ByteCount::bytes(stacked.max(single + arriving.min(stored * width * mlp)).max(arriving))
     }
 }

@@ -17,6 +17,9 @@ pub struct Account {
     pub started_at_unix_ms: i64,
     /// The device.
     pub device: DeviceId,
+    /// Version of the GPU's driver. Accounts of before it was told have none.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// The ceiling in force at the time of the account.
     pub quota_bytes: ByteCount,
     /// The allocator and its settings, as one line.
@@ -51,6 +54,9 @@ pub struct Account {
     pub forecasts: Vec<ForecastReading>,
     /// Who holds what now.
     pub holders: Vec<Holder>,
+    /// Who held what when most was leased. Accounts of before it existed have none.
+    #[serde(default)]
+    pub peak_holders: Vec<Holder>,
     /// Times at which more was in use than the quota allows.
     pub breaches: Vec<Breach>,
     /// Readings over time, since the account before this one.

@@ -5,14 +5,14 @@ mod units;
 
 use std::path::Path;
 
-use orchestrator_spec::{Evaluation, Facts};
+use orchestrator_spec::{Evaluation, Facts, Trial};
 use orchestrator_types::{ByteCount, DatasetName, SliceId};
 
 use self::{
     shape::{Shape, claims},
     units::{Builder, sizes},
 };
-use crate::{Claim, Inventory, PLAN_SCHEMA, Plan, placement::place};
+use crate::{Claim, Inventory, Measured, PLAN_SCHEMA, Plan, placement::place};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,8 @@ fn describe(largest: Option<&Claim>, runtime: ByteCount) -> String {
 }
 
 /// Decides everything that a run of `evaluation` will do on `inventory`. Relative paths of the
-/// evaluation start at `base`.
+/// evaluation start at `base`. Batches that are the planner's choice are those that were `measured`
+/// where that was done on every device.
 ///
 /// # Errors
 /// See [`PlanError`].
@@ -83,6 +84,7 @@ pub fn plan(
     facts: &Facts,
     inventory: &Inventory,
     base: &Path,
+    measured: &Measured,
 ) -> Result<Plan, PlanError> {
     let models = evaluation
         .models
@@ -95,8 +97,8 @@ pub fn plan(
         .collect::<Result<Vec<_>, _>>()?;
     let trials = evaluation.trials();
     let inventory = inventory.within(evaluation.memory.quota);
-    let shapes: Vec<Shape> =
-        trials.iter().map(|trial| Shape::of(trial, models[trial.model], &inventory)).collect();
+    let shape = |trial: &Trial| Shape::of(trial, models[trial.model], &inventory, measured);
+    let shapes: Vec<Shape> = trials.iter().map(shape).collect();
     let sizes = sizes(evaluation, facts, &shapes);
     let (placement, mut reasons) = place(&inventory, |offer, components| {
         claims(evaluation, &models, &trials, &shapes, sizes, offer, components)

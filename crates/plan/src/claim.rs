@@ -76,7 +76,8 @@ pub(crate) fn vision(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes
     let ahead = u64::from((how.batch / how.tile.max(1)).max(1));
     let staging = [bytes * ahead + numbers * u64::from(how.threads), bytes + numbers];
     let staging = staging.map(|waiting| waiting + results);
-    of_tower(Component::Vision, name, (&tower, model.vision.tokens), how, staging)
+    let shape = Shaped { tower, tokens: model.vision.tokens, stored: stored(model) };
+    of_tower(Component::Vision, name, &shape, how, staging)
 }
 
 pub(crate) fn text(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
@@ -84,7 +85,8 @@ pub(crate) fn text(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes) 
     let results = 2 * FLOAT * sizes.part * u64::from(model.embedding_width);
     // Token ids of every text, with what a list of them takes.
     let ids = sizes.texts * (24 + FLOAT * u64::from(model.context) / 2 + FLOAT);
-    of_tower(Component::Text, name, (&tower, model.text.tokens), how, [results + ids; 2])
+    let shape = Shaped { tower, tokens: model.text.tokens, stored: stored(model) };
+    of_tower(Component::Text, name, &shape, how, [results + ids; 2])
 }
 
 /// Scores: a tile with both sides' rows for each thread, as tensors and as buffers; the texts; and
@@ -109,15 +111,22 @@ pub(crate) fn score(model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
     }
 }
 
+/// A tower with its longest row, tokens, and the bytes of a number in its file.
+struct Shaped {
+    tower: footprint::Tower,
+    tokens: u32,
+    stored: u64,
+}
+
 fn of_tower(
     component: Component,
     name: &str,
-    (tower, tokens): (&footprint::Tower, u32),
+    Shaped { tower, tokens, stored }: &Shaped,
     how: Dispatch,
     [staging, least_staging]: [u64; 2],
 ) -> Claim {
     let forecast = Forecast::new(*tower, Setting::new(how.kind, how.precision));
-    let pass = |rows: u32| forecast.activations(rows, tokens);
+    let pass = |rows: u32| forecast.activations(rows, *tokens);
     let (activations, staging, least_staging) = match how.kind {
         Kind::Cpu => {
             let all = pass(how.tile).as_u64().saturating_mul(how.threads.into());
@@ -126,7 +135,7 @@ fn of_tower(
         Kind::Cuda => (pass(how.batch), 0, 0),
     };
     let weights = tower.weights(how.precision);
-    let least = tower.loading(how.kind, how.precision).max(pass(1));
+    let least = tower.loading(how.kind, how.precision, *stored).max(pass(1));
     Claim {
         component,
         model: name.to_owned(),
@@ -138,8 +147,6 @@ fn of_tower(
 }
 
 fn tower(facts: &TowerFacts, input: Input, model: &ModelFacts) -> footprint::Tower {
-    // The file's own element size follows from its total.
-    let stored = (model.weights_bytes.as_u64() / model.parameters.max(1)).max(1);
     footprint::Tower {
         input,
         layers: facts.layers,
@@ -147,8 +154,13 @@ fn tower(facts: &TowerFacts, input: Input, model: &ModelFacts) -> footprint::Tow
         heads: facts.heads,
         mlp: facts.mlp,
         embedding_width: model.embedding_width,
-        parameters: facts.weights_bytes.as_u64() / stored,
+        parameters: facts.weights_bytes.as_u64() / stored(model),
     }
+}
+
+/// Bytes of a number in the file: follows from its total.
+fn stored(model: &ModelFacts) -> u64 {
+    (model.weights_bytes.as_u64() / model.parameters.max(1)).max(1)
 }
 
 pub(crate) fn sum(parts: impl IntoIterator<Item = ByteCount>) -> ByteCount {

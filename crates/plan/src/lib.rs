@@ -1,8 +1,8 @@
-//! Planning: an evaluation and an inventory in, an immutable [`Plan`] with its reasons out.
+//! Planning: an evaluation, an inventory and what was measured in, an immutable [`Plan`] with its reasons out.
 //!
 //! Invariant: a plan leaves nothing to choose but *which* of the allowed slices runs a unit next.
-//! Shards, tiles and batches are fixed here, from the data and the model alone, never from the
-//! number of slices; that is why a result does not depend on who computes it.
+//! Shards, tiles and batches are fixed here, from the data, the model and the kinds of device, never
+//! from the number of slices; that is why a result does not depend on who computes it.
 //!
 //! Absent on purpose: clocks, files, networks. Planning twice gives the same plan.
 
@@ -11,6 +11,7 @@ mod build;
 mod check;
 mod claim;
 mod inventory;
+mod measured;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ pub use build::{PlanError, plan};
 pub use check::{Violation, check};
 pub use claim::Claim;
 pub use inventory::{Inventory, SliceOffer};
+pub use measured::{Measured, MeasuredError, MeasuredRows};
 pub use placement::{Placement, components};
 pub use work::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, SourceKind, TextSet,

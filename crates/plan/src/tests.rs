@@ -6,7 +6,10 @@ use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts}
 use orchestrator_types::{ByteCount, Component, DeviceId, Digest};
 use proptest::prelude::*;
 
-use crate::{EncodeTexts, Inventory, Plan, PlanError, SliceOffer, TextSet, Work, check, plan};
+use crate::{
+    EncodeTexts, Inventory, Measured, MeasuredRows, Plan, PlanError, SliceOffer, TextSet, Work,
+    check, plan,
+};
 
 fn evaluation(batch: &str) -> Evaluation {
     let text = format!(
@@ -77,9 +80,14 @@ fn inventory(slices: u32, memory: ByteCount) -> Inventory {
     Inventory { slices: (0..slices).map(offer).collect() }
 }
 
+fn none() -> Measured {
+    Measured::default()
+}
+
 fn planned(samples: u32, captions: u32, slices: u32, batch: &str) -> Plan {
     let inventory = inventory(slices, ByteCount::gib(4));
-    plan(&evaluation(batch), &facts(samples, captions), &inventory, Path::new("/data")).unwrap()
+    plan(&evaluation(batch), &facts(samples, captions), &inventory, Path::new("/data"), &none())
+        .unwrap()
 }
 
 proptest! {
@@ -199,7 +207,7 @@ fn a_plan_reads_well() {
 fn what_cannot_fit_is_refused_with_the_sums() {
     let refuse = |inventory| {
         let base = Path::new("/data");
-        plan(&evaluation("[auto]"), &facts(10, 1), &inventory, base).unwrap_err()
+        plan(&evaluation("[auto]"), &facts(10, 1), &inventory, base, &none()).unwrap_err()
     };
     let small = refuse(inventory(1, ByteCount::mib(12)));
     insta::assert_snapshot!(small.to_string());
@@ -212,7 +220,7 @@ fn the_tighter_of_quota_and_offer_is_the_ceiling() {
     let asked = |quota| {
         let mut evaluation = evaluation("[auto]");
         evaluation.memory.quota = quota;
-        let plan = plan(&evaluation, &facts(10, 1), &offered, Path::new("/"));
+        let plan = plan(&evaluation, &facts(10, 1), &offered, Path::new("/"), &none());
         plan.map(|plan| {
             let again = crate::place_again(&plan, &offered);
             assert_eq!(again[0].quota_bytes, plan.placement[0].quota_bytes, "resumed under it too");
@@ -226,4 +234,93 @@ fn the_tighter_of_quota_and_offer_is_the_ceiling() {
     assert!(
         matches!(refused, Err(PlanError::NeverFits { quota, .. }) if quota == ByteCount::mib(2))
     );
+}
+
+fn on_gpus(gpus: &[&str], batch: &str, measured: &Measured) -> Plan {
+    let devices = gpus.iter().map(|gpu| gpu.parse().unwrap());
+    let mut inventory = inventory(u32::try_from(gpus.len()).unwrap(), ByteCount::gib(80));
+    inventory.slices.iter_mut().zip(devices).for_each(|(slice, device)| slice.device = device);
+    plan(&evaluation(batch), &facts(10_000, 1), &inventory, Path::new("/"), measured).unwrap()
+}
+
+fn measured(component: Component, device: &str, rows: u32) -> MeasuredRows {
+    MeasuredRows {
+        device: device.parse().unwrap(),
+        weights: Digest::of(b"weights"),
+        precision: orchestrator_types::Precision::Fp32,
+        component,
+        rows,
+    }
+}
+
+/// Batches of images and texts, and the reasons for them.
+fn batches(plan: &Plan) -> (u32, u32, String) {
+    assert_eq!(check(plan), []);
+    let reasons = plan.reasons.iter().filter(|reason| reason.starts_with("batch")).cloned();
+    let batch = plan.trials[0].batch;
+    (batch.vision, batch.text, reasons.collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn what_was_measured_on_every_device_replaces_the_prior() {
+    use Component::{Text, Vision};
+    let both = [measured(Vision, "GPU-a", 130), measured(Text, "GPU-a", 4096)];
+    let one = Measured::new(both.to_vec()).unwrap();
+    let (images, texts, why) = batches(&on_gpus(&["GPU-a"], "[auto]", &one));
+    assert_eq!((images, texts), (132, 4096), "whole tiles");
+    insta::assert_snapshot!(why, @"batch auto → 132 images, 4096 texts: the smallest that are as fast as any, as `orchestrator profile` measured on every device");
+    let work =
+        on_gpus(&["GPU-a"], "[auto]", &one).units.into_iter().find_map(|unit| match unit.work {
+            Work::EncodeImages(work) => Some(work.batch),
+            _ => None,
+        });
+    assert_eq!(work, Some(132), "executors are told so");
+
+    let prior = batches(&on_gpus(&["GPU-a"], "[auto]", &none()));
+    insta::assert_snapshot!(prior.2, @"batch auto → 1000 images, 1568 texts: a GPU's rate is flat from about 50000 tokens on, and more would only hold more memory");
+    assert_eq!(
+        batches(&on_gpus(&["GPU-a", "GPU-b"], "[auto]", &one)),
+        prior,
+        "one was not measured"
+    );
+    assert_eq!(
+        batches(&on_gpus(&["GPU-a", "cpu"], "[auto]", &one)),
+        prior,
+        "a processor beside it"
+    );
+    let more = [measured(Vision, "GPU-b", 600)];
+    let two = Measured::new([&both[..], &more].concat()).unwrap();
+    let (images, texts, why) = batches(&on_gpus(&["GPU-a", "GPU-b"], "[auto]", &two));
+    assert_eq!((images, texts), (600, prior.1), "the larger, and texts were not measured on both");
+    insta::assert_snapshot!(why, @r"
+    batch auto → 600 images: the smallest that are as fast as any, as `orchestrator profile` measured on every device
+    batch auto → 1568 texts: a GPU's rate is flat from about 50000 tokens on, and more would only hold more memory
+    ");
+}
+
+#[test]
+fn what_was_measured_of_something_else_counts_for_nothing() {
+    let prior = batches(&on_gpus(&["GPU-a"], "[auto]", &none()));
+    let right = measured(Component::Vision, "GPU-a", 130);
+    let other = |entry| Measured::new(vec![entry]).unwrap();
+    let weights = other(MeasuredRows { weights: Digest::of(b"other"), ..right.clone() });
+    assert_eq!(batches(&on_gpus(&["GPU-a"], "[auto]", &weights)), prior);
+    let precision = orchestrator_types::Precision::Bf16;
+    let precision = other(MeasuredRows { precision, ..right.clone() });
+    assert_eq!(batches(&on_gpus(&["GPU-a"], "[auto]", &precision)), prior);
+    let right = other(right);
+    assert_eq!(batches(&on_gpus(&["GPU-a"], "[64]", &right)).0, 64, "the user's own is kept");
+    let cpu = other(measured(Component::Vision, "cpu", 8));
+    assert_eq!(on_gpus(&["cpu"], "[auto]", &cpu), on_gpus(&["cpu"], "[auto]", &none()));
+}
+
+#[test]
+fn rows_out_of_range_are_refused_however_they_arrive() {
+    let error = Measured::new(vec![measured(Component::Text, "GPU-a", 0)]).unwrap_err();
+    insta::assert_snapshot!(error.to_string(), @"0 rows of text on GPU-a: measured rows are from 1 to 1000000; profile again");
+    let many = serde_json::json!([measured(Component::Text, "GPU-a", u32::MAX)]);
+    assert!(serde_json::from_value::<Measured>(many).is_err());
+    let right = Measured::new(vec![measured(Component::Text, "GPU-a", 7)]).unwrap();
+    let json = serde_json::to_string(&right).unwrap();
+    assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), right);
 }

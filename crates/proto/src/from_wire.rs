@@ -10,8 +10,8 @@ use orchestrator_run::{
     Timing, UnitResult,
 };
 use orchestrator_types::{
-    ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms, NodeName, OnOom,
-    Precision, SampleId, Shard, UnitId,
+    AllocatorSettings, ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms,
+    NodeName, OnOom, Precision, SampleId, Shard, UnitId,
 };
 
 use crate::{Refusal, RefusalCode, v1};
@@ -300,9 +300,14 @@ impl TryFrom<v1::MemoryTerms> for MemoryTerms {
         Ok(Self {
             quota: quota_bytes.map(ByteCount::bytes),
             on_oom: known::<v1::OnOom>(on_oom, "on_oom")?.try_into()?,
-            allocator,
+            allocator: allocator.as_deref().map(settings).transpose()?,
         })
     }
+}
+
+fn settings(text: &str) -> Parsed<AllocatorSettings> {
+    let wrong = |error| InvalidMessage::new("allocator", format!("wrong: {error}"));
+    text.parse().map_err(wrong)
 }
 
 fn account(json: &[u8]) -> Parsed<Option<Account>> {

@@ -102,9 +102,14 @@ fn work() -> impl Strategy<Value = AssignedWork> {
 
 fn memory() -> impl Strategy<Value = MemoryTerms> {
     let on_oom = prop::sample::select(vec![OnOom::Fail, OnOom::Split]);
+    let settings = prop::sample::select(vec!["", "expandable_segments:True,backend:native"])
+        .prop_map(|text| text.parse().unwrap());
     let quota = prop::option::of(any::<u64>().prop_map(ByteCount::bytes));
-    (quota, on_oom, prop::option::of("[a-z:,]{1,20}"))
-        .prop_map(|(quota, on_oom, allocator)| MemoryTerms { quota, on_oom, allocator })
+    (quota, on_oom, prop::option::of(settings)).prop_map(|(quota, on_oom, allocator)| MemoryTerms {
+        quota,
+        on_oom,
+        allocator,
+    })
 }
 
 /// An account in which every field says something, made from a few numbers.
@@ -123,6 +128,7 @@ fn account() -> impl Strategy<Value = Account> {
             Account {
                 started_at_unix_ms: at,
                 device: DeviceId::Gpu("GPU-1".into()),
+                driver: maybe.map(|_| "550.90".into()),
                 quota_bytes: four,
                 allocator: "native, expandable_segments:True".into(),
                 baseline_bytes: maybe,
@@ -256,7 +262,13 @@ fn malformed_messages_are_refused_by_field() {
     let ranking = v1::Assignment { work: Some(v1::assignment::Work::Rank(rank)), ..empty.clone() };
     assert_eq!(refused(ranking.clone()), "memory is missing");
     let memory = Some(v1::MemoryTerms::default());
-    assert_eq!(refused(v1::Assignment { memory, ..ranking }), "on_oom is unspecified");
+    assert_eq!(refused(v1::Assignment { memory, ..ranking.clone() }), "on_oom is unspecified");
+    let allocator = Some("backend:other".into());
+    let memory = Some(v1::MemoryTerms { on_oom: 1, allocator, ..Default::default() });
+    assert_eq!(
+        refused(v1::Assignment { memory, ..ranking }),
+        "allocator is wrong: `backend` takes native, not `other`"
+    );
     let path = v1::Assignment { run: "../etc".into(), ..images(v1::EncodeImages::default()) };
     assert!(Assignment::try_from(path).is_err());
 }

@@ -201,7 +201,7 @@ impl From<MemoryTerms> for v1::MemoryTerms {
         Self {
             quota_bytes: quota.map(ByteCount::as_u64),
             on_oom: v1::OnOom::from(on_oom).into(),
-            allocator,
+            allocator: allocator.map(Into::into),
         }
     }
 }

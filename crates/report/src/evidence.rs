@@ -30,8 +30,6 @@ pub struct Evidence {
     pub orchestrator: String,
     /// Version of libtorch, once an executor has named it.
     pub libtorch: Option<String>,
-    /// Version of the GPU driver, where there is one.
-    pub driver: Option<String>,
     /// Samples that were taken out.
     pub quarantined: Vec<QuarantinedSample>,
     /// Units without a result, now that nothing runs any more.

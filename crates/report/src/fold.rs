@@ -43,6 +43,7 @@ pub fn fold(evidence: Evidence) -> Result<Report, FoldError> {
         .into_iter()
         .map(|trial| fold_trial(trial, &quarantined))
         .collect::<Result<Vec<_>, _>>()?;
+    let driver = memory::drivers(evidence.nodes.iter().map(|node| &node.memory));
     let mut nodes: Vec<Node> = evidence.nodes.into_iter().map(node).collect();
     nodes.sort_by(|a, b| (&a.node, &a.slice).cmp(&(&b.node, &b.slice)));
     let mut unfinished = evidence.unfinished;
@@ -59,7 +60,7 @@ pub fn fold(evidence: Evidence) -> Result<Report, FoldError> {
         provenance: Provenance {
             orchestrator: evidence.orchestrator,
             libtorch: evidence.libtorch,
-            driver: evidence.driver,
+            driver,
             ..provenance(evidence.models, evidence.datasets)
         },
         quarantined,

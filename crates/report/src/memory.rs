@@ -4,7 +4,7 @@
 //! counter counts; over executors, which served the slice one after the other, counters add up and
 //! peaks do not. Invariant: equal accounts give an equal result, in whatever order they arrived.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrator_ledger::{Account, Breach, ForecastReading, PhaseReading, Sample};
 use orchestrator_types::{ByteCount, Component, Phase, Precision};
@@ -55,6 +55,14 @@ pub(crate) fn fold(evidence: MemoryEvidence) -> (Option<ByteCount>, Memory) {
 /// The account that tells of the latest moment.
 pub fn newest(accounts: &[AccountEvidence]) -> Option<&Account> {
     in_order(accounts).last().copied()
+}
+
+/// The driver of the GPUs as each slice's newest account tells it; of unequal ones, all.
+pub(crate) fn drivers<'a>(slices: impl Iterator<Item = &'a MemoryEvidence>) -> Option<String> {
+    let told = slices.filter_map(|memory| newest(&memory.accounts)?.driver.as_deref());
+    let versions: BTreeSet<&str> = told.collect();
+    let all = versions.into_iter().collect::<Vec<_>>().join(", ");
+    Some(all).filter(|all| !all.is_empty())
 }
 
 /// The readings of all accounts by time, each once.

@@ -115,6 +115,7 @@ fn account(started: i64, ooms: u64) -> Account {
     Account {
         started_at_unix_ms: started,
         device: DeviceId::Cpu,
+        driver: None,
         quota_bytes: ByteCount::mib(1500),
         allocator: "counting, quota 1.46 GiB".to_owned(),
         baseline_bytes: None,
@@ -202,7 +203,6 @@ fn complete() -> Evidence {
         ]),
         orchestrator: "0.1.0".to_owned(),
         libtorch: Some("2.11.0".to_owned()),
-        driver: None,
         quarantined: Vec::new(),
         unfinished: Vec::new(),
     }
@@ -218,6 +218,7 @@ fn quarantined() -> Evidence {
     evidence.nodes.push(slice(1, &[Component::Score], MemoryEvidence::default()));
     let mut other = account(7, 3);
     other.device = DeviceId::Gpu("GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab".to_owned());
+    other.driver = Some("550.90.07".to_owned());
     other.device_peak_bytes = Some(ByteCount::mib(2100));
     other.outside_allocator_bytes = Some(ByteCount::mib(420));
     other.breaches = vec![Breach {
@@ -381,6 +382,21 @@ fn readings_come_by_time_and_once() {
     let times: Vec<i64> = samples(&accounts).iter().map(|sample| sample.at_unix_ms).collect();
     assert_eq!(times, [1, 3, 26]);
     assert_eq!(newest(&accounts).unwrap().started_at_unix_ms, 25);
+}
+
+#[test]
+fn the_driver_is_that_of_each_slices_newest_account() {
+    assert_eq!(report(complete()).provenance.driver, None, "no GPU");
+    let mut evidence = quarantined();
+    let told = |committed_unix_ms, driver: Option<&str>| AccountEvidence {
+        committed_unix_ms,
+        account: Account { driver: driver.map(str::to_owned), ..account(1, 1) },
+    };
+    evidence.nodes[1].memory.accounts = vec![told(5, Some("570.1")), told(2, Some("510.4"))];
+    let driver = report(evidence.clone()).provenance.driver;
+    assert_eq!(driver.as_deref(), Some("550.90.07, 570.1"), "an update between is not told");
+    evidence.nodes[1].memory.accounts.push(told(6, None));
+    assert_eq!(report(evidence).provenance.driver.as_deref(), Some("550.90.07"));
 }
 
 /// A report of before memory was measured.

@@ -7,7 +7,6 @@
 //! The line: `outline` finds places and refuses hostile YAML → `overrides` → `walk` compares with
 //! the shapes of `grammar` and writes defaults in → `parse` reads the typed value.
 
-mod allocator;
 mod as_run;
 mod check;
 mod evaluation;

@@ -2,12 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
+use orchestrator_types::wording::shown;
 use serde_yaml::Value;
 
 use crate::{
     key_path::{KeyPath, Step},
     outline::outline,
-    wording::{found, shown},
+    wording::found,
 };
 
 /// One `--set KEY=VALUE`, for example `models[0].path=other/model` or `sweep.batch=[1, 7]`.

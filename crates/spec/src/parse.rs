@@ -1,7 +1,10 @@
 //! Text to [`Evaluation`], in three steps: outline and value, shape, meaning.
 
 use indexmap::IndexMap;
-use orchestrator_types::{ByteCount, DatasetName, MemoryTerms, OnOom, Precision};
+use orchestrator_types::{
+    AllocatorSettings, ByteCount, DatasetName, MemoryTerms, OnOom, Precision,
+    wording::{nearest, shown},
+};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, Error as _},
@@ -16,7 +19,6 @@ use crate::{
     problem::{Place, Places, Problem, Problems},
     shape::VERSION,
     walk::walk,
-    wording::{nearest, shown},
 };
 
 /// More trials than anyone means.
@@ -181,7 +183,7 @@ struct Document {
 struct RawMemory {
     quota: Option<String>,
     on_oom: OnOom,
-    allocator: Option<String>,
+    allocator: Option<AllocatorSettings>,
 }
 
 #[derive(Deserialize)]

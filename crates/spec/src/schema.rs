@@ -1,12 +1,11 @@
 //! The JSON Schema (2020-12) of eval.yaml, made from the same shapes that the walk checks.
 
+use orchestrator_types::{AllocatorSettings, wording::SHOWN_LIMIT};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    allocator,
     grammar::{NOT_BUILT, ROOT},
     shape::{COUNT_LIMIT, Field, LIST_LIMIT, Need, Shape, TEXT_LIMIT, Topic, VERSION, Variant},
-    wording::SHOWN_LIMIT,
 };
 
 /// The schema that editors use to complete and check an eval.yaml. It accepts what
@@ -44,7 +43,7 @@ fn of_shape(shape: &Shape) -> Value {
         Shape::Bytes => json!({ "type": "string", "maxLength": SHOWN_LIMIT, "pattern": BYTES }),
         Shape::Allocator => {
             let mut schema = of_text();
-            merge(&mut schema, json!({ "pattern": allocator::pattern() }));
+            merge(&mut schema, json!({ "pattern": AllocatorSettings::pattern() }));
             schema
         }
         Shape::Count => json!({ "type": "integer", "minimum": 1, "maximum": COUNT_LIMIT }),

@@ -5,7 +5,7 @@
 
 mod scalar;
 
-use orchestrator_types::DatasetName;
+use orchestrator_types::{DatasetName, wording::nearest};
 use serde_yaml::{Mapping, Value};
 
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     key_path::KeyPath,
     problem::{Places, Problem},
     shape::{Field, LIST_LIMIT, Need, Shape, Topic, Variant, either, join, keys},
-    wording::{found, nearest},
+    wording::found,
 };
 use scalar::shown_scalar;
 

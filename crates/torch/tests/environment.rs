@@ -2,10 +2,8 @@
 
 use std::{env, process::Command};
 
-use orchestrator_torch::{
-    allocator::{self, Settings},
-    cuda,
-};
+use orchestrator_torch::{allocator, cuda};
+use orchestrator_types::AllocatorSettings;
 
 const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 
@@ -32,10 +30,10 @@ fn a_wrong_setting_is_named_before_libtorch_ends_the_process_over_it() {
     if !has_variable(test, "expandable_segment:True") {
         return;
     }
-    let wrong = "libtorch: environment variable PYTORCH_ALLOC_CONF: there is no allocator setting \
+    let wrong = "libtorch: environment variable PYTORCH_ALLOC_CONF: the allocator has no setting \
                  `expandable_segment`; did you mean `expandable_segments`?";
     assert_eq!(cuda::load().unwrap_err().to_string(), wrong);
-    assert_eq!(allocator::apply(&Settings::default()).unwrap_err().to_string(), wrong);
+    assert_eq!(allocator::apply(&AllocatorSettings::default()).unwrap_err().to_string(), wrong);
 }
 
 #[test]
@@ -45,7 +43,7 @@ fn a_setting_that_would_last_is_not_passed_over() {
         return;
     }
     assert_eq!(
-        allocator::apply(&Settings::default()).unwrap_err().to_string(),
+        allocator::apply(&AllocatorSettings::default()).unwrap_err().to_string(),
         "libtorch: pinned_reserve_segment_size_mb:4 comes from the environment and cannot be taken \
          back; unset it there or put it into the settings"
     );

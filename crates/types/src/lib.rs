@@ -3,6 +3,7 @@
 //! Invariant: a value of a type in here is valid by construction. There is no I/O, no clock and no
 //! decision here; a type moves in when a second crate needs it.
 
+mod allocator;
 mod byte_count;
 mod caption_choice;
 mod component;
@@ -13,7 +14,9 @@ mod ids;
 mod memory;
 mod precision;
 mod shard;
+pub mod wording;
 
+pub use allocator::{AllocatorSettings, AllocatorSettingsError};
 pub use byte_count::{ByteCount, ParseByteCountError};
 pub use caption_choice::CaptionChoice;
 pub use component::Component;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ByteCount;
+use crate::{AllocatorSettings, ByteCount};
 
 /// The terms of a run: how much each slice may use, and what follows when memory is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,9 +13,8 @@ pub struct MemoryTerms {
     pub quota: Option<ByteCount>,
     /// How far to go when memory is refused.
     pub on_oom: OnOom,
-    /// Settings of the allocator as `PYTORCH_ALLOC_CONF` spells them; `None`: what suits the
-    /// device.
-    pub allocator: Option<String>,
+    /// Settings of the allocator; `None`: what suits the device.
+    pub allocator: Option<AllocatorSettings>,
 }
 
 /// How far to go when memory is refused. A further step, towards cheaper number formats, will be a

@@ -124,7 +124,7 @@ impl Slice {
             backoff: &mut self.backoff,
         };
         match Assignment::try_from(assignment) {
-            Ok(assignment) => attempt.run(&self.id, assignment).await,
+            Ok(assignment) => Box::pin(attempt.run(&self.id, assignment)).await,
             Err(error) => {
                 let refusal = Refusal::new(RefusalCode::Invalid, error.to_string());
                 let message = format!("the worker does not understand its unit: {refusal}");

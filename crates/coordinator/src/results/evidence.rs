@@ -32,7 +32,6 @@ pub(super) fn gather(ended: &Ended) -> Result<Evidence, ResultsError> {
         datasets: datasets(ended),
         orchestrator: ended.documents.build.clone(),
         libtorch: libtorch(&ended.slices),
-        driver: None,
         quarantined: quarantined(ended),
         unfinished: unfinished(ended),
     })

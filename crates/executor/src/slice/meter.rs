@@ -8,12 +8,12 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use orchestrator_device::{Library, host_memory};
+use orchestrator_device::{Library, Nvml as _, host_memory};
 use orchestrator_ledger::{
-    Account, Breach, ForecastReading, HostReading, Ledger, PhaseReadings, Sample,
+    Account, Breach, ForecastReading, Holder, HostReading, Ledger, PhaseReadings, Sample,
 };
 use orchestrator_torch::{Device, allocator, pinned};
-use orchestrator_types::{ByteCount, DeviceId, Phase};
+use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, Phase};
 
 /// Time between two readings.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -28,7 +28,10 @@ pub(crate) struct Meter {
 struct Shared {
     device: Device,
     id: DeviceId,
+    ledger: Ledger,
     nvml: Option<Library>,
+    /// Asked for once: it cannot change under a running process.
+    driver: Option<String>,
     /// What others used before CUDA was started here.
     baseline: Option<ByteCount>,
     started_at_unix_ms: i64,
@@ -36,8 +39,8 @@ struct Shared {
 }
 
 struct State {
-    settings: allocator::Settings,
-    defaults: allocator::Settings,
+    settings: AllocatorSettings,
+    defaults: AllocatorSettings,
     quota: ByteCount,
     phase: Phase,
     since: Instant,
@@ -50,7 +53,8 @@ struct State {
     outside_peak: Option<ByteCount>,
     splits: u64,
     forecasts: Vec<ForecastReading>,
-    leased: ByteCount,
+    most_leased: ByteCount,
+    peak_holders: Vec<Holder>,
     breaching: bool,
     breaches: Vec<Breach>,
     samples: Vec<Sample>,
@@ -60,7 +64,8 @@ impl Meter {
     pub(crate) fn start(
         device: Device,
         id: DeviceId,
-        settings: allocator::Settings,
+        ledger: &Ledger,
+        settings: AllocatorSettings,
         nvml: Option<Library>,
         baseline: Option<ByteCount>,
     ) -> Self {
@@ -79,14 +84,23 @@ impl Meter {
             outside_peak: None,
             splits: 0,
             forecasts: Vec::new(),
-            leased: ByteCount::ZERO,
+            most_leased: ByteCount::ZERO,
+            peak_holders: Vec::new(),
             breaching: false,
             breaches: Vec::new(),
             samples: Vec::new(),
         };
-        let started_at_unix_ms = unix_ms();
-        let state = Mutex::new(state);
-        let shared = Arc::new(Shared { device, id, nvml, baseline, started_at_unix_ms, state });
+        let driver = nvml.as_ref().and_then(|nvml| nvml.driver_version().ok());
+        let shared = Arc::new(Shared {
+            device,
+            id,
+            ledger: ledger.clone(),
+            nvml,
+            driver,
+            baseline,
+            started_at_unix_ms: unix_ms(),
+            state: Mutex::new(state),
+        });
         let watched = Arc::downgrade(&shared);
         let watch = move || {
             while let Some(shared) = watched.upgrade() {
@@ -101,16 +115,16 @@ impl Meter {
         Self { shared }
     }
 
-    pub(crate) fn settings(&self) -> allocator::Settings {
+    pub(crate) fn settings(&self) -> AllocatorSettings {
         self.shared.state().settings.clone()
     }
 
     /// What is in force unless a run asks for something else.
-    pub(crate) fn default_settings(&self) -> allocator::Settings {
+    pub(crate) fn default_settings(&self) -> AllocatorSettings {
         self.shared.state().defaults.clone()
     }
 
-    pub(crate) fn set_settings(&self, settings: allocator::Settings) {
+    pub(crate) fn set_settings(&self, settings: AllocatorSettings) {
         self.shared.state().settings = settings;
     }
 
@@ -138,9 +152,12 @@ impl Meter {
         state.phase = phase;
     }
 
-    /// Time at which nothing runs belongs to no phase.
+    /// An attempt begins: until something is loaded, it runs. Time at which no attempt runs belongs
+    /// to no phase.
     pub(crate) fn resume(&self) {
-        self.shared.state().since = Instant::now();
+        let mut state = self.shared.state();
+        state.since = Instant::now();
+        state.phase = Phase::Run;
     }
 
     /// The attempt is over: its time counts, what follows does not.
@@ -163,10 +180,15 @@ impl Meter {
         (result, ByteCount::bytes(peak.as_u64().saturating_sub(before.as_u64())))
     }
 
-    /// Sum of leases of tensors, now.
-    pub(crate) fn note_predicted(&self, leased: ByteCount) {
+    /// A lease was granted; `predicted` is what tensors may now take.
+    pub(crate) fn note_leases(&self, ledger: &Ledger, predicted: ByteCount) {
+        let held = ledger.held();
         let mut state = self.shared.state();
-        state.predicted_peak = state.predicted_peak.max(leased);
+        state.predicted_peak = state.predicted_peak.max(predicted);
+        if held > state.most_leased {
+            state.most_leased = held;
+            state.peak_holders = ledger.holders();
+        }
     }
 
     pub(crate) fn note_split(&self) {
@@ -186,7 +208,6 @@ impl Meter {
 
     /// Everything since the executor started; samples and breaches since the last account.
     pub(crate) fn account(&self, ledger: &Ledger, weights: ByteCount) -> Account {
-        self.shared.state().leased = ledger.held();
         self.shared.sample();
         let counts = allocator::statistics(self.shared.device).unwrap_or_default();
         let host = self.host();
@@ -198,6 +219,7 @@ impl Meter {
         Account {
             started_at_unix_ms: self.shared.started_at_unix_ms,
             device: self.shared.id.clone(),
+            driver: self.shared.driver.clone(),
             quota_bytes: state.quota,
             allocator: self.describe(&state.settings),
             baseline_bytes: self.shared.baseline,
@@ -215,6 +237,7 @@ impl Meter {
             phases,
             forecasts: state.forecasts.clone(),
             holders: ledger.holders(),
+            peak_holders: state.peak_holders.clone(),
             breaches: std::mem::take(&mut state.breaches),
             samples: std::mem::take(&mut state.samples),
         }
@@ -225,7 +248,7 @@ impl Meter {
         self.describe(&self.settings())
     }
 
-    fn describe(&self, settings: &allocator::Settings) -> String {
+    fn describe(&self, settings: &AllocatorSettings) -> String {
         match self.shared.device {
             Device::Cpu => "counting".to_owned(),
             Device::Cuda(_) => format!("caching, {settings}"),
@@ -259,6 +282,8 @@ impl Meter {
     }
 
     fn fold_and_reset(&self) {
+        // The cache is at its fullest after a pass.
+        self.shared.sample();
         let mut state = self.shared.state();
         self.shared.fold(&mut state);
     }
@@ -279,19 +304,12 @@ impl Shared {
         }
         state.allocated_peak = state.allocated_peak.max(allocated);
         state.reserved_peak = state.reserved_peak.max(reserved);
-        if let (Some(outside), Device::Cuda(_)) = (state.outside_peak, self.device) {
-            // Between two readings the device held at most this much more than the baseline.
-            let device = ByteCount::bytes(outside.as_u64() + reserved.as_u64());
-            state.device_peak = Some(state.device_peak.unwrap_or_default().max(device));
-        }
         let host = host_memory().resident.unwrap_or_default();
-        let device_peak = state.device_peak;
         let phase = state.phase;
         let reading = state.phases.of_mut(phase);
         reading.allocated_peak_bytes = reading.allocated_peak_bytes.max(allocated);
         reading.reserved_peak_bytes = reading.reserved_peak_bytes.max(reserved);
         reading.host_peak_bytes = reading.host_peak_bytes.max(host);
-        reading.device_peak_bytes = device_peak;
         if allocator::reset_peaks(self.device).is_err() {
             tracing::debug!("the allocator's peaks are not reset");
         }
@@ -329,7 +347,7 @@ impl Shared {
             allocated_bytes: counts.allocated.current,
             reserved_bytes: counts.reserved.current,
             device_bytes: used,
-            leased_bytes: state.leased,
+            leased_bytes: self.ledger.held(),
             resident_bytes: host.resident.unwrap_or_default(),
             anonymous_bytes: host.anonymous.unwrap_or_default(),
             mapped_bytes: host.mapped.unwrap_or_default(),
@@ -351,6 +369,9 @@ impl Shared {
         let ours = state.outside_peak.unwrap_or_default();
         let breaching = used > state.quota && state.quota > ByteCount::ZERO;
         state.device_peak = Some(state.device_peak.unwrap_or_default().max(used));
+        let phase = state.phase;
+        let reading = state.phases.of_mut(phase);
+        reading.device_peak_bytes = Some(reading.device_peak_bytes.unwrap_or_default().max(used));
         if !breaching {
             state.outside_peak = Some(ours.max(outside));
         } else if !state.breaching {

@@ -1,5 +1,7 @@
 //! Taking possession of a device.
 
+use std::sync::Mutex;
+
 use orchestrator_device::Library;
 use orchestrator_ledger::Ledger;
 use orchestrator_torch::{
@@ -9,8 +11,7 @@ use orchestrator_torch::{
 };
 use orchestrator_types::{ByteCount, DeviceId};
 
-use super::{Meter, Runtime, Slice};
-use std::sync::Mutex;
+use super::{FIRST_OVERHEAD, Meter, Runtime, Slice, TermsError};
 
 /// Why a slice cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -38,21 +39,23 @@ pub enum StartError {
     #[error(transparent)]
     Torch(#[from] TorchError),
     /// The quota leaves nothing to compute with.
-    #[error("{0}")]
-    Terms(String),
+    #[error(transparent)]
+    Terms(#[from] TermsError),
 }
 
 impl Slice {
     /// Takes the device. For a GPU, `CUDA_VISIBLE_DEVICES` already names it alone, so that it is
     /// device 0 of this process.
     pub(crate) fn start(id: DeviceId, ceiling: ByteCount) -> Result<Self, StartError> {
+        let ledger = Ledger::new(ceiling);
         let (device, meter) = match &id {
             DeviceId::Cpu => {
                 allocator::count_cpu()?;
                 let settings = allocator::default_for(DeviceKind::Cpu);
-                (Device::Cpu, Meter::start(Device::Cpu, id.clone(), settings, None, None))
+                let meter = Meter::start(Device::Cpu, id.clone(), &ledger, settings, None, None);
+                (Device::Cpu, meter)
             }
-            DeviceId::Gpu(_) | DeviceId::Mig(_) => Self::start_gpu(&id)?,
+            DeviceId::Gpu(_) | DeviceId::Mig(_) => Self::start_gpu(&id, &ledger)?,
         };
         let runtime = Runtime {
             overhead: None,
@@ -60,15 +63,14 @@ impl Slice {
             lease: None,
             asked: None,
         };
-        let ledger = Ledger::new(ceiling);
         let slice = Self { id, device, ceiling, ledger, meter, runtime: Mutex::new(runtime) };
         slice.runtime().overhead = slice.meter.outside_allocator();
         slice.meter.set_quota(ceiling);
-        slice.apply_limit().map_err(|error| StartError::Terms(error.to_string()))?;
+        slice.apply_limit()?;
         Ok(slice)
     }
 
-    fn start_gpu(id: &DeviceId) -> Result<(Device, Meter), StartError> {
+    fn start_gpu(id: &DeviceId, ledger: &Ledger) -> Result<(Device, Meter), StartError> {
         // Read before CUDA makes its context: everything that is in use now belongs to others.
         let nvml = Library::open().ok();
         let baseline = nvml.as_ref().and_then(|nvml| {
@@ -96,6 +98,12 @@ impl Slice {
         let settings = allocator::environment()?.unwrap_or_else(|| allocator::default_for(kind));
         allocator::apply(&settings)?;
         allocator::initialise(device)?;
-        Ok((device, Meter::start(device, id.clone(), settings, nvml, baseline)))
+        // Without NVML what others use is known only now, with our context in it.
+        let baseline = baseline.or_else(|| {
+            let memory = allocator::free_and_total(device).ok().flatten()?;
+            let used = memory.total.as_u64().saturating_sub(memory.free.as_u64());
+            Some(ByteCount::bytes(used.saturating_sub(FIRST_OVERHEAD.as_u64())))
+        });
+        Ok((device, Meter::start(device, id.clone(), ledger, settings, nvml, baseline)))
     }
 }

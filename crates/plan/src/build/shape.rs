@@ -7,7 +7,7 @@ use orchestrator_spec::{Batch, Evaluation, ModelFacts, Trial};
 use orchestrator_types::{Component, DeviceId};
 
 use crate::{
-    BatchPlan, Claim, Inventory, SliceOffer,
+    BatchPlan, Claim, Inventory, Measured, MeasuredRows, SliceOffer,
     claim::{self, Dispatch, Sizes},
 };
 
@@ -31,7 +31,12 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) fn of(trial: &Trial, model: &ModelFacts, inventory: &Inventory) -> Self {
+    pub(super) fn of(
+        trial: &Trial,
+        model: &ModelFacts,
+        inventory: &Inventory,
+        measured: &Measured,
+    ) -> Self {
         let vision_tile = previous_power_of_two(TILE_TOKENS / model.vision.tokens.max(1));
         let mut reasons = vec![format!(
             "tiles: {vision_tile} images of {} tokens, {TEXT_TILE} texts; fixed by the model, so \
@@ -48,17 +53,17 @@ impl Shape {
         let gpu = inventory.slices.iter().any(|slice| slice.device != DeviceId::Cpu);
         let batch = match trial.batch {
             Batch::Auto if gpu => {
-                let flat = |tokens| prior_rows(Kind::Cuda, tokens);
-                let batch = BatchPlan {
-                    vision: flat(model.vision.tokens).next_multiple_of(vision_tile),
-                    text: flat(model.text.tokens).next_multiple_of(TEXT_TILE),
+                let rows = |component, tokens| {
+                    let of = |entry: &MeasuredRows| {
+                        (entry.weights, entry.precision, entry.component)
+                            == (model.weights_blake3, trial.precision, component)
+                    };
+                    Rows::of(measured.rows_for(inventory, of), tokens)
                 };
-                reasons.push(format!(
-                    "batch auto → {} images, {} texts: a GPU's rate is flat from about \
-                     {KNEE_TOKENS} tokens on, and more would only hold more memory",
-                    batch.vision, batch.text
-                ));
-                batch
+                let vision = rows(Component::Vision, model.vision.tokens).whole(vision_tile);
+                let text = rows(Component::Text, model.text.tokens).whole(TEXT_TILE);
+                reasons.extend(why(vision, text));
+                BatchPlan { vision: vision.rows, text: text.rows }
             }
             Batch::Auto => BatchPlan { vision: AUTO_VISION_BATCH, text: AUTO_TEXT_BATCH },
             Batch::Fixed(rows) => BatchPlan {
@@ -69,6 +74,43 @@ impl Shape {
         let least_shard = if gpu { batch.vision } else { 1 };
         Self { vision_tile, batch, least_shard, reasons }
     }
+}
+
+/// Rows of a GPU's dispatch, and where they come from.
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: u32,
+    measured: bool,
+}
+
+impl Rows {
+    fn of(measured: Option<u32>, tokens: u32) -> Self {
+        let rows = measured.unwrap_or_else(|| prior_rows(Kind::Cuda, tokens));
+        Self { rows, measured: measured.is_some() }
+    }
+
+    fn whole(self, tile: u32) -> Self {
+        Self { rows: self.rows.next_multiple_of(tile), ..self }
+    }
+}
+
+/// A line for what was measured, and one for what was not.
+fn why(vision: Rows, text: Rows) -> impl Iterator<Item = String> {
+    [true, false].into_iter().filter_map(move |measured| {
+        let of = [(vision, "images"), (text, "texts")].into_iter();
+        let of = of.filter(|(rows, _)| rows.measured == measured);
+        let parts: Vec<String> = of.map(|(rows, what)| format!("{} {what}", rows.rows)).collect();
+        let reason = if measured {
+            "the smallest that are as fast as any, as `orchestrator profile` measured on every device"
+                .to_owned()
+        } else {
+            format!(
+                "a GPU's rate is flat from about {KNEE_TOKENS} tokens on, and more would only hold \
+                 more memory"
+            )
+        };
+        (!parts.is_empty()).then(|| format!("batch auto → {}: {reason}", parts.join(", ")))
+    })
 }
 
 fn previous_power_of_two(n: u32) -> u32 {

@@ -1,15 +1,16 @@
 //! Text, words and numbers: what stands in one place of the file.
 
-use orchestrator_types::{ByteCount, DatasetName};
+use orchestrator_types::{
+    AllocatorSettings, ByteCount, DatasetName,
+    wording::{nearest, shown},
+};
 use serde_yaml::Value;
 
 use super::Walk;
 use crate::{
-    allocator::{self, Mistake},
     grammar::find_not_built,
     key_path::KeyPath,
     shape::{COUNT_LIMIT, Shape, TEXT_LIMIT, Topic, VERSION, join},
-    wording::{nearest, shown},
 };
 
 impl Walk<'_> {
@@ -74,8 +75,8 @@ impl Walk<'_> {
         let before = self.problems.len();
         self.text(path, text);
         if self.problems.len() == before {
-            for Mistake { message, hint } in allocator::mistakes(text) {
-                self.wrong(path, message, hint);
+            for mistake in AllocatorSettings::examine(text).err().into_iter().flatten() {
+                self.wrong(path, mistake.to_string(), None);
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use std::env;
 
-use super::Settings;
+use orchestrator_types::AllocatorSettings;
+
 use crate::TorchError;
 
 const FIRST: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -10,14 +11,16 @@ const SECOND: &str = "PYTORCH_ALLOC_CONF";
 
 /// The settings that the environment gives, if any. Fails where libtorch would end the process
 /// while CUDA support loads, or would heed one variable here and another there.
-pub fn environment() -> Result<Option<Settings>, TorchError> {
+pub fn environment() -> Result<Option<AllocatorSettings>, TorchError> {
     settings(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
-fn settings(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, TorchError> {
+fn settings(
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<AllocatorSettings>, TorchError> {
     let read = |name: &str| {
         variable(name)
-            .map(|text| text.parse::<Settings>())
+            .map(|text| text.parse::<AllocatorSettings>())
             .transpose()
             .map_err(|error| TorchError(format!("environment variable {name}: {error}")))
     };
@@ -53,7 +56,7 @@ mod tests {
         );
         insta::assert_snapshot!(
             with(None, Some("expandable_segments:on")).unwrap_err(),
-            @"libtorch: environment variable PYTORCH_ALLOC_CONF: allocator setting `expandable_segments`: found `on`; write True or False"
+            @"libtorch: environment variable PYTORCH_ALLOC_CONF: `expandable_segments` takes True or False, not `on`"
         );
     }
 }

@@ -9,7 +9,6 @@
 //! Invariant: a limit of the CPU holds at every allocation, whichever threads ask.
 
 mod environment;
-mod keys;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -17,7 +16,7 @@ mod tests;
 use orchestrator_types::ByteCount;
 
 pub use environment::environment;
-pub use settings::{DeviceKind, Settings, SettingsError, apply, default_for};
+pub use settings::{DeviceKind, apply, default_for};
 
 use crate::{
     Device, TorchError,
