@@ -171,7 +171,7 @@ impl Shared {
 
     /// The book once `bytes` may have become free, or after [`PATIENCE`].
     fn wait(&self, bytes: u64) -> MutexGuard<'_, Book> {
-        let waits = |book: &mut Book| bytes <= book.quota && !book.fits(bytes);
+        let waits = |book: &mut Book| bytes <= book.room() && !book.fits(bytes);
         let waited = self.returned.wait_timeout_while(self.book(), PATIENCE, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -189,19 +189,33 @@ impl Book {
         self.quota.saturating_sub(self.held)
     }
 
+    /// What whoever never returns anything holds.
+    fn kept(&self) -> u64 {
+        self.owners.iter().filter(|(owner, _)| owner.never_returns()).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The most that anybody else could ever hold.
+    fn room(&self) -> u64 {
+        self.quota.saturating_sub(self.kept())
+    }
+
     const fn fits(&self, more: u64) -> bool {
         more <= self.quota && self.held <= self.quota - more
     }
 
     /// Takes `more` for a lease that already holds `has`.
     fn take(&mut self, owner: &Owner, has: u64, more: u64) -> Result<(), Refusal> {
-        let whole = has + more;
-        if whole > self.quota {
+        let whole = has.saturating_add(more);
+        // What the lease itself has is no reason against it.
+        let kept = self.kept() - if owner.never_returns() { has } else { 0 };
+        let room = self.quota.saturating_sub(kept);
+        if whole > room {
             return Err(Refusal::NeverFits {
                 owner: owner.clone(),
                 asked: ByteCount::bytes(whole),
                 quota: ByteCount::bytes(self.quota),
-                missing: ByteCount::bytes(whole - self.quota),
+                kept: ByteCount::bytes(kept),
+                missing: ByteCount::bytes(whole - room),
             });
         }
         if !self.fits(more) {

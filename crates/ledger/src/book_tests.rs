@@ -57,7 +57,7 @@ fn leases_of_one_owner_are_one_holder_and_the_largest_comes_first() {
 fn growing_is_all_or_nothing() {
     let ledger = Ledger::new(mib(10));
     let mut lease = ledger.lease(Owner::Texts, mib(2)).unwrap();
-    let other = ledger.lease(Owner::Runtime, mib(5)).unwrap();
+    let other = ledger.lease(Owner::ScoreTiles, mib(5)).unwrap();
     assert!(matches!(lease.grow_to(mib(6)), Err(Refusal::NotNow { asked, missing, .. })
         if asked == mib(4) && missing == mib(1)));
     assert!(matches!(lease.grow_to(mib(11)), Err(Refusal::NeverFits { asked, .. })
@@ -159,11 +159,26 @@ fn refusals_say_what_is_missing_who_holds_it_and_what_to_do() {
         ledger.lease(activations(1), mib(1)).unwrap(),
     ];
     assert_snapshot!(refused(staging, mib(700)), @"not now: staging of text asked for 700.00 MiB, and 512.00 MiB of the slice's quota are free; 188.00 MiB missing; held by weights of vit-l-14 vision bf16 (900.00 MiB), device runtime (600.00 MiB), texts (20.00 MiB), staging of text (10.00 MiB) and 2 more; wait until enough is returned, or ask for less");
+    assert_snapshot!(refused(Owner::ScoreTiles, mib(1500)), @"never fits: score tiles asked for 1.46 GiB, and the slice's quota is 2.00 GiB, of which the device's runtime keeps 600.00 MiB; 52.00 MiB missing; score smaller tiles or raise the slice's quota");
     let idle = Ledger::new(mib(1));
     let kept = idle.lease(Owner::Texts, mib(1)).unwrap();
     idle.set_quota(mib(2));
     assert_snapshot!(idle.lease(Owner::ScoreTiles, mib(2)).unwrap_err(), @"not now: score tiles asked for 2.00 MiB, and 1.00 MiB of the slice's quota are free; 1.00 MiB missing; held by texts (1.00 MiB); wait until enough is returned, or ask for less");
     drop(kept);
+}
+
+#[test]
+fn nobody_is_told_to_wait_for_what_the_runtime_keeps() {
+    let ledger = Ledger::new(ByteCount::gib(2));
+    let mut runtime = ledger.lease(Owner::Runtime, mib(728)).unwrap();
+    let refused = ledger.lease(weights(), mib(1741)).unwrap_err();
+    assert_snapshot!(refused, @"never fits: weights of vit-l-14 vision bf16 asked for 1.70 GiB, and the slice's quota is 2.00 GiB, of which the device's runtime keeps 728.00 MiB; 421.00 MiB missing; offer a larger slice, raise its quota, or lower the precision");
+    let never = || panic!("what never fits is told without waiting");
+    assert_eq!(ledger.lease_when_free(weights(), mib(1741), &never).unwrap_err(), refused);
+    // The runtime itself may grow into all that is not the runtime's.
+    runtime.grow_to(mib(2048)).unwrap();
+    assert!(matches!(runtime.grow_to(mib(2049)), Err(Refusal::NeverFits { kept, missing, .. })
+        if kept == mib(0) && missing == mib(1)));
 }
 
 #[derive(Clone, Debug)]
@@ -179,7 +194,7 @@ fn step() -> impl Strategy<Value = Step> {
     let bytes = 0_u64..120;
     let slot = 0_usize..8;
     prop_oneof![
-        4 => (0_usize..4, bytes.clone()).prop_map(|(owner, bytes)| Step::Lease(owner, bytes)),
+        4 => (0_usize..5, bytes.clone()).prop_map(|(owner, bytes)| Step::Lease(owner, bytes)),
         2 => slot.clone().prop_map(Step::Drop),
         2 => (slot.clone(), bytes.clone()).prop_map(|(slot, bytes)| Step::Shrink(slot, bytes)),
         2 => (slot, bytes.clone()).prop_map(|(slot, bytes)| Step::Grow(slot, bytes)),
@@ -188,7 +203,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn owner(index: usize) -> Owner {
-    [weights(), activations(8), Owner::ScoreTiles, Owner::Texts][index].clone()
+    [weights(), activations(8), Owner::ScoreTiles, Owner::Texts, Owner::Runtime][index].clone()
 }
 
 /// Applies a step and says whether it was a grant.
@@ -233,8 +248,10 @@ proptest! {
             match apply(&ledger, &mut leases, step) {
                 Ok(true) => prop_assert!(ledger.held() <= ledger.quota(), "{step:?}"),
                 Ok(false) => {}
-                Err(Refusal::NeverFits { asked, quota, missing, .. }) => {
-                    prop_assert_eq!(asked.checked_sub(quota), Some(missing));
+                Err(Refusal::NeverFits { asked, quota, kept, missing, .. }) => {
+                    let room = quota.checked_sub(kept).unwrap_or_default();
+                    prop_assert_eq!(asked.checked_sub(room), Some(missing));
+                    prop_assert!(missing > ByteCount::ZERO);
                     prop_assert_eq!(sum(&leases, None), before);
                 }
                 Err(Refusal::NotNow { asked, free, missing, holders, .. }) => {
@@ -247,7 +264,7 @@ proptest! {
             }
             peak = peak.max(sum(&leases, None));
             prop_assert_eq!(ledger.held().as_u64(), sum(&leases, None));
-            for index in 0..4 {
+            for index in 0..5 {
                 let held = ledger.held_by(|holder| *holder == owner(index)).as_u64();
                 prop_assert_eq!(held, sum(&leases, Some(&owner(index))));
             }
@@ -259,6 +276,22 @@ proptest! {
         drop(leases);
         prop_assert_eq!(ledger.held(), ByteCount::ZERO);
         prop_assert!(ledger.holders().is_empty());
+    }
+
+    #[test]
+    fn who_is_told_to_wait_is_served_once_all_that_can_return_has_returned(
+        steps in proptest::collection::vec(step(), 0..40),
+        asked in 0_u64..120,
+    ) {
+        let ledger = Ledger::new(ByteCount::bytes(100));
+        let mut leases = Vec::new();
+        for step in steps.iter().filter(|step| !matches!(step, Step::Quota(_))) {
+            let _granted = apply(&ledger, &mut leases, step);
+        }
+        let refused = ledger.lease(Owner::Texts, ByteCount::bytes(asked)).err();
+        leases.retain(|lease| *lease.owner() == Owner::Runtime);
+        let granted = ledger.lease(Owner::Texts, ByteCount::bytes(asked)).is_ok();
+        prop_assert_eq!(granted, !matches!(refused, Some(Refusal::NeverFits { .. })));
     }
 
     #[test]

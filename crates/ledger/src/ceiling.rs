@@ -11,16 +11,10 @@ use orchestrator_types::ByteCount;
 pub enum Bound {
     /// What the device has, or what others leave of it.
     Device,
-    /// What the worker offers.
-    Worker,
-    /// What the evaluation asks for at most.
-    Evaluation,
     /// What NVIDIA's MPS allows one process: `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
     Mps,
     /// What HAMi allows a container: `CUDA_DEVICE_MEMORY_LIMIT`.
     Hami,
-    /// What the cgroup of the process allows; bounds processor slices.
-    Cgroup,
 }
 
 /// A device as it was before anything of ours ran on it, and what is not for the slice.
@@ -90,72 +84,6 @@ pub fn slice_ceiling(room: &DeviceRoom) -> Ceiling {
     }
 }
 
-/// Everything that bounds a slice while an evaluation uses it; `None` bounds nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
-    /// All memory of the device, as its runtime tells it.
-    pub device: ByteCount,
-    /// What the worker offers.
-    pub worker: Option<ByteCount>,
-    /// The evaluation's quota.
-    pub evaluation: Option<ByteCount>,
-    /// MPS's limit for one process.
-    pub mps: Option<ByteCount>,
-    /// HAMi's limit for the container.
-    pub hami: Option<ByteCount>,
-    /// The cgroup's limit; only for processor slices.
-    pub cgroup: Option<ByteCount>,
-}
-
-/// The quota that holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effective {
-    /// How much.
-    pub bytes: ByteCount,
-    /// Which bound decided.
-    pub decided_by: Bound,
-    /// Which bound decided and what the others would have allowed, in a sentence.
-    pub reason: String,
-    /// What was asked for and cannot be had.
-    pub warnings: Vec<String>,
-}
-
-impl Effective {
-    /// The smallest of the bounds.
-    pub fn of(bounds: &Bounds) -> Self {
-        let all = [
-            (Bound::Evaluation, bounds.evaluation),
-            (Bound::Worker, bounds.worker),
-            (Bound::Mps, bounds.mps),
-            (Bound::Hami, bounds.hami),
-            (Bound::Cgroup, bounds.cgroup),
-            (Bound::Device, Some(bounds.device)),
-        ];
-        let (decided_by, bytes) = smallest(&all).unwrap_or((Bound::Device, bounds.device));
-        let warning = |(bound, limit): &(Bound, Option<ByteCount>)| {
-            let limit = limit.filter(|limit| *limit > bytes)?;
-            let wished = match bound {
-                Bound::Evaluation => true,
-                // Less than the worker offers is what a quota is for.
-                Bound::Worker => limit > bounds.device,
-                _ => false,
-            };
-            wished.then(|| format!("{bound} of {limit} cannot be had; {bytes} holds: {decided_by}"))
-        };
-        let others = all.iter().filter(|(bound, _)| *bound != decided_by);
-        let allowed: Vec<String> = others
-            .filter_map(|(bound, limit)| Some(format!("{bound} would allow {}", (*limit)?)))
-            .collect();
-        let beside = if allowed.is_empty() { "" } else { "; " };
-        Self {
-            bytes,
-            decided_by,
-            reason: format!("{bytes}: {decided_by}{beside}{}", allowed.join(", ")),
-            warnings: all.iter().filter_map(warning).collect(),
-        }
-    }
-}
-
 /// The smallest bound; among equals the first.
 fn smallest(bounds: &[(Bound, Option<ByteCount>)]) -> Option<(Bound, ByteCount)> {
     bounds.iter().filter_map(|(bound, limit)| Some((*bound, (*limit)?))).min_by_key(|(_, b)| *b)
@@ -165,11 +93,8 @@ impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Device => "the device's memory",
-            Self::Worker => "the worker's ceiling",
-            Self::Evaluation => "the evaluation's quota",
             Self::Mps => "the MPS limit CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
             Self::Hami => "the HAMi limit CUDA_DEVICE_MEMORY_LIMIT",
-            Self::Cgroup => "the cgroup's memory limit",
         })
     }
 }
@@ -226,45 +151,6 @@ mod tests {
         assert_eq!((hami.bytes, hami.decided_by), (gib(1), Bound::Hami));
     }
 
-    #[test]
-    fn the_smallest_bound_decides_and_says_so() {
-        let bounds = Bounds {
-            device: gib(80),
-            worker: Some(gib(40)),
-            evaluation: Some(gib(4)),
-            ..Bounds::default()
-        };
-        let effective = Effective::of(&bounds);
-        assert_eq!((effective.bytes, effective.decided_by), (gib(4), Bound::Evaluation));
-        assert_eq!(effective.warnings, Vec::<String>::new());
-        assert_snapshot!(effective.reason, @"4.00 GiB: the evaluation's quota; the worker's ceiling would allow 40.00 GiB, the device's memory would allow 80.00 GiB");
-        let alone = Effective::of(&Bounds { device: gib(80), ..Bounds::default() });
-        assert_snapshot!(alone.reason, @"80.00 GiB: the device's memory");
-        for (bounds, bound) in [
-            (Bounds { mps: Some(gib(1)), ..bounds }, Bound::Mps),
-            (Bounds { hami: Some(gib(1)), ..bounds }, Bound::Hami),
-            (Bounds { cgroup: Some(gib(1)), ..bounds }, Bound::Cgroup),
-            (Bounds { worker: Some(gib(1)), ..bounds }, Bound::Worker),
-            (Bounds { device: gib(1), ..bounds }, Bound::Device),
-        ] {
-            let effective = Effective::of(&bounds);
-            assert_eq!((effective.bytes, effective.decided_by), (gib(1), bound));
-        }
-    }
-
-    #[test]
-    fn a_quota_above_the_device_is_lowered_with_a_warning() {
-        let bounds = Bounds { device: gib(80), evaluation: Some(gib(200)), ..Bounds::default() };
-        let effective = Effective::of(&bounds);
-        assert_eq!((effective.bytes, effective.decided_by), (gib(80), Bound::Device));
-        assert_snapshot!(effective.warnings.join("\n"), @"the evaluation's quota of 200.00 GiB cannot be had; 80.00 GiB holds: the device's memory");
-        let boastful = Effective::of(&Bounds { worker: Some(gib(100)), ..bounds });
-        assert_snapshot!(boastful.warnings.join("\n"), @r"
-the evaluation's quota of 200.00 GiB cannot be had; 80.00 GiB holds: the device's memory
-the worker's ceiling of 100.00 GiB cannot be had; 80.00 GiB holds: the device's memory
-");
-    }
-
     proptest! {
         #[test]
         fn a_ceiling_never_promises_what_is_not_there(
@@ -279,21 +165,6 @@ the worker's ceiling of 100.00 GiB cannot be had; 80.00 GiB holds: the device's 
             prop_assert!(bytes == 0 || bytes + taken <= free.min(total).as_u64());
             prop_assert!(mps.is_none_or(|limit| bytes <= limit.as_u64()));
             prop_assert!(hami.is_none_or(|limit| bytes == 0 || bytes + others.as_u64() <= limit.as_u64()));
-        }
-
-        #[test]
-        fn no_bound_is_exceeded_and_one_is_met(
-            device: u64,
-            optional in proptest::array::uniform5(proptest::option::of(any::<u64>())),
-        ) {
-            let [worker, evaluation, mps, hami, cgroup] = optional.map(|b| b.map(ByteCount::bytes));
-            let device = ByteCount::bytes(device);
-            let bounds = Bounds { device, worker, evaluation, mps, hami, cgroup };
-            let effective = Effective::of(&bounds);
-            let limits = [Some(device), worker, evaluation, mps, hami, cgroup];
-            prop_assert_eq!(limits.into_iter().flatten().min(), Some(effective.bytes));
-            prop_assert_eq!(effective.warnings.iter().any(|w| w.starts_with("the evaluation")),
-                evaluation.is_some_and(|quota| quota > effective.bytes));
         }
     }
 }

@@ -12,10 +12,10 @@ pub use account::{
     Account, Breach, ForecastReading, HostReading, PhaseReading, PhaseReadings, Sample,
 };
 pub use book::{Lease, Ledger};
-pub use ceiling::{Bound, Bounds, Ceiling, DeviceRoom, Effective, slice_ceiling};
+pub use ceiling::{Bound, Ceiling, DeviceRoom, slice_ceiling};
 pub use owner::{Holder, Owner};
 pub use profile::{
     BestBatch, ComponentProfile, Consumer, CurvePoint, PROFILE_SCHEMA, Profile, TimelinePoint,
 };
-pub use quota::{AllocatorLimit, QuotaError, cgroup_allows, measured_overhead};
+pub use quota::{AllocatorLimit, BelowCgroup, QuotaError, cgroup_allows};
 pub use refusal::Refusal;

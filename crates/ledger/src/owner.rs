@@ -38,6 +38,20 @@ pub enum Owner {
     Runtime,
 }
 
+impl Owner {
+    /// Whether its bytes stay taken as long as the process lives, so that nobody can wait for them.
+    pub(crate) const fn never_returns(&self) -> bool {
+        match self {
+            Self::Runtime => true,
+            Self::Weights { .. }
+            | Self::Activations { .. }
+            | Self::ScoreTiles
+            | Self::Staging { .. }
+            | Self::Texts => false,
+        }
+    }
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

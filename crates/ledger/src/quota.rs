@@ -26,54 +26,37 @@ pub struct AllocatorLimit {
     pub margin: ByteCount,
 }
 
-/// A quota or limit that can never hold what it has to.
+/// A quota that leaves nothing for tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuotaError {
-    /// The runtime and the margin take all of it.
-    #[error(
-        "never fits: the slice's quota is {quota}, and {overhead} for the device's runtime with a \
-         margin of {margin} leave nothing for tensors; {missing} missing before the first tensor; \
-         raise the quota"
-    )]
-    NoRoom {
-        /// The quota.
-        quota: ByteCount,
-        /// What the runtime takes.
-        overhead: ByteCount,
-        /// The margin.
-        margin: ByteCount,
-        /// Bytes that the quota is too small by.
-        missing: ByteCount,
-    },
-    /// The weights alone are larger than what tensors may take.
-    #[error(
-        "never fits: the weights take {weights}, and the slice's quota of {quota} leaves {limit} \
-         for tensors; {missing} missing before the first sample; raise the quota, offer a larger \
-         slice or lower the precision"
-    )]
-    BelowWeights {
-        /// The quota.
-        quota: ByteCount,
-        /// What it leaves for tensors.
-        limit: ByteCount,
-        /// What the weights take.
-        weights: ByteCount,
-        /// Bytes that the quota is too small by.
-        missing: ByteCount,
-    },
-    /// The container or service of this process may not use enough host memory.
-    #[error(
-        "never fits: {need} of host memory needed, and the cgroup of this process allows {limit}; \
-         {missing} missing; raise the container's memory limit, or stage fewer samples"
-    )]
-    BelowCgroup {
-        /// What the process needs.
-        need: ByteCount,
-        /// What the cgroup allows.
-        limit: ByteCount,
-        /// Bytes that the limit is too small by.
-        missing: ByteCount,
-    },
+#[error(
+    "never fits: the slice's quota is {quota}, and {overhead} for the device's runtime with a \
+     margin of {margin} leave nothing for tensors; {missing} missing before the first tensor; \
+     raise the quota"
+)]
+pub struct QuotaError {
+    /// The quota.
+    pub quota: ByteCount,
+    /// What the runtime takes.
+    pub overhead: ByteCount,
+    /// The margin.
+    pub margin: ByteCount,
+    /// Bytes that the quota is too small by.
+    pub missing: ByteCount,
+}
+
+/// The container or service of a process may not use enough host memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "never fits: {need} of host memory needed, and the cgroup of this process allows {limit}; \
+     {missing} missing; raise the container's memory limit, or stage fewer samples"
+)]
+pub struct BelowCgroup {
+    /// What is needed, with what is in use already.
+    pub need: ByteCount,
+    /// What the cgroup allows.
+    pub limit: ByteCount,
+    /// Bytes that the limit is too small by.
+    pub missing: ByteCount,
 }
 
 impl AllocatorLimit {
@@ -90,7 +73,7 @@ impl AllocatorLimit {
             Some(limit) if limit > 0 => {
                 Ok(Self { quota, limit: ByteCount::bytes(limit), overhead, margin })
             }
-            _ => Err(QuotaError::NoRoom {
+            _ => Err(QuotaError {
                 quota,
                 overhead,
                 margin,
@@ -98,52 +81,13 @@ impl AllocatorLimit {
             }),
         }
     }
-
-    /// The quota of a processor slice, whose allocator counts every byte: all of it is for tensors.
-    pub const fn whole(quota: ByteCount) -> Self {
-        Self { quota, limit: quota, overhead: ByteCount::ZERO, margin: ByteCount::ZERO }
-    }
-
-    /// The limit as the share of the device's memory that allocators are told. Below 1, which
-    /// would mean no limit.
-    ///
-    /// `device_total` is what the allocator takes for the device's memory, also where a service
-    /// between them shows more than the process may use.
-    pub fn fraction_of(&self, device_total: ByteCount) -> f64 {
-        let share = self.limit.as_u64() as f64 / device_total.as_u64() as f64;
-        // Also when the total is zero and the share infinite.
-        share.min(1.0 - f64::EPSILON)
-    }
-
-    /// What the limit leaves for activations beside `weights`.
-    pub fn beside(&self, weights: ByteCount) -> Result<ByteCount, QuotaError> {
-        let Self { quota, limit, .. } = *self;
-        limit.checked_sub(weights).ok_or_else(|| QuotaError::BelowWeights {
-            quota,
-            limit,
-            weights,
-            missing: ByteCount::bytes(weights.as_u64() - limit.as_u64()),
-        })
-    }
-}
-
-/// What the runtime takes of the device: the fall of free memory from before the process touched the
-/// device until after its first forward pass, less what the allocator had `reserved` by then.
-///
-/// `None` if others returned memory meanwhile, so that the fall tells nothing.
-pub fn measured_overhead(
-    free_before: ByteCount,
-    free_after: ByteCount,
-    reserved: ByteCount,
-) -> Option<ByteCount> {
-    free_before.checked_sub(free_after)?.checked_sub(reserved)
 }
 
 /// Whether a cgroup allows what the process needs of host memory; `None` allows everything.
-pub fn cgroup_allows(limit: Option<ByteCount>, need: ByteCount) -> Result<(), QuotaError> {
+pub fn cgroup_allows(limit: Option<ByteCount>, need: ByteCount) -> Result<(), BelowCgroup> {
     match limit.and_then(|limit| Some((limit, need.checked_sub(limit)?))) {
         Some((limit, missing)) if missing > ByteCount::ZERO => {
-            Err(QuotaError::BelowCgroup { need, limit, missing })
+            Err(BelowCgroup { need, limit, missing })
         }
         _ => Ok(()),
     }
@@ -181,34 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_is_what_the_allocator_does_not_explain() {
-        let overhead = |after, reserved| measured_overhead(mib(9000), mib(after), mib(reserved));
-        assert_eq!(overhead(7000, 1500), Some(mib(500)));
-        // Another process returned memory.
-        assert_eq!(overhead(7600, 1500), None);
-        assert_eq!(overhead(9100, 0), None);
-    }
-
-    #[test]
-    fn a_processor_slice_has_all_of_its_quota() {
-        let limit = AllocatorLimit::whole(mib(64));
-        assert_eq!((limit.limit, limit.beside(mib(60)).unwrap()), (mib(64), mib(4)));
-    }
-
-    #[test]
     fn a_quota_that_the_runtime_uses_up_is_refused() {
         assert_snapshot!(AllocatorLimit::derive(mib(512), None).unwrap_err(), @"never fits: the slice's quota is 512.00 MiB, and 600.00 MiB for the device's runtime with a margin of 32.00 MiB leave nothing for tensors; 120.00 MiB missing before the first tensor; raise the quota");
         let exactly = AllocatorLimit::derive(mib(1600), Some(mib(1500))).unwrap_err();
-        assert!(matches!(exactly, QuotaError::NoRoom { missing, .. }
-            if missing == ByteCount::bytes(1)));
-    }
-
-    #[test]
-    fn a_quota_below_the_weights_is_refused() {
-        let limit = AllocatorLimit::derive(mib(2048), None).unwrap();
-        assert_snapshot!(limit.beside(mib(1700)).unwrap_err(), @"never fits: the weights take 1.66 GiB, and the slice's quota of 2.00 GiB leaves 1.29 GiB for tensors; 380.00 MiB missing before the first sample; raise the quota, offer a larger slice or lower the precision");
-        assert_snapshot!(AllocatorLimit::whole(mib(64)).beside(mib(65)).unwrap_err(), @"never fits: the weights take 65.00 MiB, and the slice's quota of 64.00 MiB leaves 64.00 MiB for tensors; 1.00 MiB missing before the first sample; raise the quota, offer a larger slice or lower the precision");
-        assert_eq!(limit.beside(limit.limit), Ok(ByteCount::ZERO));
+        assert_eq!(exactly.missing, ByteCount::bytes(1));
     }
 
     #[test]
@@ -216,15 +136,6 @@ mod tests {
         assert_snapshot!(cgroup_allows(Some(mib(512)), mib(1200)).unwrap_err(), @"never fits: 1.17 GiB of host memory needed, and the cgroup of this process allows 512.00 MiB; 688.00 MiB missing; raise the container's memory limit, or stage fewer samples");
         assert_eq!(cgroup_allows(Some(mib(512)), mib(512)), Ok(()));
         assert_eq!(cgroup_allows(None, ByteCount::gib(999)), Ok(()));
-    }
-
-    #[test]
-    fn the_fraction_is_of_what_the_allocator_believes_and_always_a_limit() {
-        let limit = AllocatorLimit::whole(mib(1024));
-        assert!((limit.fraction_of(mib(4096)) - 0.25).abs() < 1e-12);
-        for total in [mib(1024), mib(10), ByteCount::ZERO] {
-            assert!(limit.fraction_of(total) < 1.0);
-        }
     }
 
     proptest! {
@@ -237,10 +148,9 @@ mod tests {
                     prop_assert_eq!(sum, quota.as_u64());
                     prop_assert!(limit > ByteCount::ZERO);
                 }
-                Err(QuotaError::NoRoom { overhead, margin, .. }) => {
+                Err(QuotaError { overhead, margin, .. }) => {
                     prop_assert!(overhead.as_u64() + margin.as_u64() >= quota.as_u64());
                 }
-                Err(other) => prop_assert!(false, "{other}"),
             }
         }
     }

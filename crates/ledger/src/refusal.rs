@@ -12,10 +12,10 @@ const NAMED: usize = 4;
 /// A lease that was not granted. Nothing changed in the book.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// More than the whole quota: waiting does not help.
+    /// More than the quota less what is never returned: waiting does not help.
     #[error(
-        "never fits: {owner} asked for {asked}, and the slice's quota is {quota}; {missing} \
-         missing; {}", .owner.advice()
+        "never fits: {owner} asked for {asked}, and the slice's quota is {quota}{}; {missing} \
+         missing; {}", Kept(*.kept), .owner.advice()
     )]
     NeverFits {
         /// Who asked.
@@ -24,6 +24,8 @@ pub enum Refusal {
         asked: ByteCount,
         /// All that the slice may hold.
         quota: ByteCount,
+        /// What of it the device's runtime holds for as long as the process lives.
+        kept: ByteCount,
         /// Bytes that the quota is too small by.
         missing: ByteCount,
     },
@@ -56,6 +58,18 @@ impl Owner {
             Self::Staging { .. } => "stage fewer samples or raise the slice's quota",
             Self::Texts | Self::Runtime => "raise the slice's quota",
         }
+    }
+}
+
+/// What is never returned, as part of a sentence; nothing where that is nothing.
+struct Kept(ByteCount);
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == ByteCount::ZERO {
+            return Ok(());
+        }
+        write!(f, ", of which the device's runtime keeps {}", self.0)
     }
 }
 

@@ -4,27 +4,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrator_types::{ByteCount, Component};
 
-use crate::{Claim, Inventory, Placement, Plan, SliceOffer, placement::runtime_bytes};
-
-/// Every component, the text tower first.
-const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
+use crate::{
+    Claim, Inventory, Placement, Plan, SliceOffer,
+    claim::sum,
+    placement::{on_slices, runtime_bytes},
+};
 
 /// Where the components of `plan` may run on the slices that are there now. Units, tiles and
 /// batches stay as they are, and with them every result.
 ///
-/// The last slice that can hold everything gets the text tower; the others get vision and score if
-/// they can hold those, and a slice that is too small gets nothing. Claims are the largest that
-/// the plan made for any slice. Empty for an empty inventory.
+/// Every slice gets what it has room for, the last that can hold the text tower that too, and a
+/// slice that is too small gets nothing. Claims are the largest that the plan made for any slice.
+/// Empty for an empty inventory.
 pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
-    let inventory = inventory.within(plan.memory.quota);
-    let holder = inventory.slices.iter().rposition(|offer| place(plan, offer, &ALL).is_some());
-    let slices = inventory.slices.iter().enumerate();
-    slices
-        .map(|(index, offer)| {
-            let wanted = if Some(index) == holder { &ALL[..] } else { &ALL[1..] };
-            place(plan, offer, wanted).unwrap_or_else(|| placement(offer, &[], Vec::new()))
-        })
-        .collect()
+    let claims = |_: &SliceOffer, components: &[Component]| claims(plan, components);
+    on_slices(&inventory.within(plan.memory.quota).slices, &claims)
 }
 
 /// A component that no slice may hold.
@@ -36,7 +30,7 @@ pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
 pub struct Homeless {
     /// The component.
     pub component: Component,
-    /// What it needs, with what has to be beside it on one slice.
+    /// What it needs on the largest slice, the device's runtime included.
     pub needed: ByteCount,
     /// What the largest slice offers.
     pub largest: ByteCount,
@@ -52,18 +46,15 @@ pub fn homeless(
         placements.iter().any(|placement| placement.components.contains(component))
     };
     let component = *components.iter().find(|component| !held(component))?;
-    let beside = if component == Component::Text { &ALL[..] } else { &ALL[1..] };
+    let largest = placements.iter().max_by_key(|slice| slice.quota_bytes);
+    let least = claims(plan, &[component]).iter().map(|claim| claim.least_bytes).max();
+    let runtime =
+        largest.map_or(ByteCount::ZERO, |slice| runtime_bytes(&slice.device, slice.quota_bytes));
     Some(Homeless {
         component,
-        needed: claims(plan, beside).iter().map(|claim| claim.least_bytes).max().unwrap_or_default(),
-        largest: placements.iter().map(|slice| slice.quota_bytes).max().unwrap_or_default(),
+        needed: sum([least.unwrap_or_default(), runtime]),
+        largest: largest.map_or(ByteCount::ZERO, |slice| slice.quota_bytes),
     })
-}
-
-/// The slice with these components, if it can hold them.
-fn place(plan: &Plan, offer: &SliceOffer, components: &[Component]) -> Option<Placement> {
-    let placement = placement(offer, components, claims(plan, components));
-    (placement.least() <= offer.memory_bytes).then_some(placement)
 }
 
 /// The largest claim of every component and model that the plan made.
@@ -79,25 +70,12 @@ fn claims(plan: &Plan, components: &[Component]) -> Vec<Claim> {
     largest.into_values().cloned().collect()
 }
 
-fn placement(offer: &SliceOffer, components: &[Component], claims: Vec<Claim>) -> Placement {
-    Placement {
-        slice: offer.id.clone(),
-        node: offer.node.clone(),
-        device: offer.device.clone(),
-        threads: offer.threads,
-        quota_bytes: offer.memory_bytes,
-        components: components.to_vec(),
-        claims,
-        runtime_bytes: runtime_bytes(offer),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use orchestrator_types::{ByteCount, DeviceId};
 
     use super::*;
-    use crate::PLAN_SCHEMA;
+    use crate::{PLAN_SCHEMA, placement::ALL};
 
     fn offer(number: u32, memory_bytes: ByteCount) -> SliceOffer {
         SliceOffer {
@@ -121,7 +99,10 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        let old = placement(&offer(9, ByteCount::gib(1)), &ALL, ALL.map(claim).to_vec());
+        let claims = |_: &SliceOffer, components: &[Component]| {
+            components.iter().map(|component| claim(*component)).collect()
+        };
+        let old = on_slices(&[offer(9, ByteCount::gib(1))], &claims).remove(0);
         Plan {
             schema: PLAN_SCHEMA.into(),
             name: "old".into(),

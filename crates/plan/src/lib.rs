@@ -23,7 +23,7 @@ pub use check::{Violation, check};
 pub use claim::Claim;
 pub use inventory::{Inventory, SliceOffer};
 pub use measured::{Measured, MeasuredError, MeasuredRows};
-pub use placement::{Placement, components};
+pub use placement::Placement;
 pub use work::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, SourceKind, TextSet,
     Unit, Work,

@@ -54,86 +54,278 @@ impl Placement {
 }
 
 /// What a device's runtime takes before the first tensor, with the margin that is kept; nothing on
-/// the CPU. An executor measures it when it starts.
-pub(crate) fn runtime_bytes(offer: &SliceOffer) -> ByteCount {
-    match offer.device {
+/// the CPU. More than `quota` where it does not fit. An executor measures it when it starts.
+pub(crate) fn runtime_bytes(device: &DeviceId, quota: ByteCount) -> ByteCount {
+    match device {
         DeviceId::Cpu => ByteCount::ZERO,
-        DeviceId::Gpu(_) | DeviceId::Mig(_) => {
-            AllocatorLimit::derive(offer.memory_bytes, None)
-                .map_or(offer.memory_bytes, |share| sum([share.overhead, share.margin]))
-        }
+        DeviceId::Gpu(_) | DeviceId::Mig(_) => match AllocatorLimit::derive(quota, None) {
+            Ok(share) => sum([share.overhead, share.margin]),
+            Err(no_room) => sum([quota, no_room.missing]),
+        },
     }
 }
 
-/// What slice number `index` of `slices` may hold. Every slice may encode images and score. Texts
-/// are few and encoded once, so with several slices the last one holds the text tower and the
-/// others never load it.
-///
-/// A run that is resumed with other slices than it was planned for asks again.
-pub fn components(index: usize, slices: usize) -> Vec<Component> {
-    if index + 1 == slices {
-        vec![Component::Text, Component::Vision, Component::Score]
-    } else {
-        vec![Component::Vision, Component::Score]
+/// Every component, the text tower first.
+pub(crate) const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
+
+/// The largest claims of some components on one slice.
+pub(crate) trait Claims: Fn(&SliceOffer, &[Component]) -> Vec<Claim> {}
+
+impl<F: Fn(&SliceOffer, &[Component]) -> Vec<Claim>> Claims for F {}
+
+/// Gives every slice what it has room for. Texts are few and encoded once, so only the last slice
+/// that can hold the text tower does, and the others never load it.
+pub(crate) fn on_slices(slices: &[SliceOffer], claims: &impl Claims) -> Vec<Placement> {
+    let fits = |offer: &SliceOffer, component| lack(offer, component, claims).is_none();
+    let texts = slices.iter().rposition(|offer| fits(offer, Component::Text));
+    let place = |(index, offer): (usize, &SliceOffer)| {
+        let wanted = ALL.iter().copied().filter(|component| match component {
+            Component::Text => Some(index) == texts,
+            Component::Vision | Component::Score => fits(offer, *component),
+        });
+        placement(offer, wanted.collect(), claims)
+    };
+    slices.iter().enumerate().map(place).collect()
+}
+
+/// A slice with these components, whether they fit or not.
+fn placement(offer: &SliceOffer, components: Vec<Component>, claims: &impl Claims) -> Placement {
+    let idle = components.is_empty();
+    let runtime = runtime_bytes(&offer.device, offer.memory_bytes);
+    Placement {
+        slice: offer.id.clone(),
+        node: offer.node.clone(),
+        device: offer.device.clone(),
+        threads: offer.threads,
+        quota_bytes: offer.memory_bytes,
+        claims: if idle { Vec::new() } else { claims(offer, &components) },
+        runtime_bytes: if idle { ByteCount::ZERO } else { runtime },
+        components,
     }
 }
 
-/// Places components on every slice that can hold them, last slice first for the text tower.
+/// Why a slice cannot hold a component.
+struct Lack {
+    component: Component,
+    /// The least that it needs, the device's runtime included.
+    needed: ByteCount,
+    missing: ByteCount,
+    runtime: ByteCount,
+    largest: Option<Claim>,
+}
+
+/// What the slice lacks to hold the component; `None` if it can.
+fn lack(offer: &SliceOffer, component: Component, claims: &impl Claims) -> Option<Lack> {
+    let alone = placement(offer, vec![component], claims);
+    let needed = alone.least();
+    let missing = needed.checked_sub(offer.memory_bytes)?;
+    let largest = alone.claims.into_iter().max_by_key(|claim| claim.least_bytes);
+    let runtime = alone.runtime_bytes;
+    let lack = Lack { component, needed, missing, runtime, largest };
+    (missing > ByteCount::ZERO).then_some(lack)
+}
+
+/// Places components on every slice that can hold them.
 ///
 /// # Errors
-/// [`PlanError::NoSlice`] without slices; [`PlanError::NeverFits`] where a slice is too small.
+/// [`PlanError::NoSlice`] without slices; [`PlanError::NeverFits`] where a component fits on none.
 pub(crate) fn place(
     inventory: &Inventory,
-    claims: impl Fn(&SliceOffer, &[Component]) -> Vec<Claim>,
+    claims: impl Claims,
 ) -> Result<(Vec<Placement>, Vec<String>), PlanError> {
-    let count = inventory.slices.len();
-    let mut placements = Vec::with_capacity(count);
-    for (index, offer) in inventory.slices.iter().enumerate() {
-        let components = components(index, count);
-        let placement = Placement {
-            slice: offer.id.clone(),
-            node: offer.node.clone(),
-            device: offer.device.clone(),
-            threads: offer.threads,
-            quota_bytes: offer.memory_bytes,
-            claims: claims(offer, &components),
-            runtime_bytes: runtime_bytes(offer),
-            components,
-        };
-        let needed = placement.least();
-        if needed > offer.memory_bytes {
-            let largest = placement.claims.into_iter().max_by_key(|claim| claim.least_bytes);
-            return Err(PlanError::NeverFits {
-                slice: offer.id.clone(),
-                needed,
-                missing: ByteCount::bytes(needed.as_u64() - offer.memory_bytes.as_u64()),
-                quota: offer.memory_bytes,
-                runtime: placement.runtime_bytes,
-                largest: largest.map(Box::new),
-            });
-        }
-        placements.push(placement);
+    if inventory.slices.is_empty() {
+        return Err(PlanError::NoSlice);
     }
-    let Some(last) = placements.last() else { return Err(PlanError::NoSlice) };
-    let mut reasons = Vec::new();
-    for slice in placements.iter().filter(|slice| slice.takes_turns()) {
-        reasons.push(format!(
+    let placements = on_slices(&inventory.slices, &claims);
+    let held =
+        |component: &Component| placements.iter().any(|slice| slice.components.contains(component));
+    let homeless = ALL.iter().filter(|component| !held(component));
+    let nearest = homeless.filter_map(|component| nearest(inventory, *component, &claims));
+    if let Some((offer, lack)) = nearest.max_by_key(|(_, lack)| lack.needed) {
+        return Err(PlanError::NeverFits {
+            slice: offer.id.clone(),
+            needed: lack.needed,
+            missing: lack.missing,
+            quota: offer.memory_bytes,
+            runtime: lack.runtime,
+            largest: lack.largest.map(Box::new),
+        });
+    }
+    let mut reasons = lacks(inventory, &placements, &claims);
+    reasons.extend(turns(&placements));
+    reasons.extend(roles(&placements));
+    Ok((placements, reasons))
+}
+
+/// The slice that lacks the least for a component that fits on none.
+fn nearest<'a>(
+    inventory: &'a Inventory,
+    component: Component,
+    claims: &impl Claims,
+) -> Option<(&'a SliceOffer, Lack)> {
+    let lacks = inventory.slices.iter().map(|offer| Some((offer, lack(offer, component, claims)?)));
+    lacks.flatten().min_by_key(|(_, lack)| lack.missing)
+}
+
+/// Which slices are too small for what. A text tower that is held elsewhere is missed only where
+/// it would have gone first.
+fn lacks(inventory: &Inventory, placements: &[Placement], claims: &impl Claims) -> Vec<String> {
+    let texts = placements.iter().rposition(|slice| slice.components.contains(&Component::Text));
+    let mut lines = Vec::new();
+    for (index, (offer, placement)) in inventory.slices.iter().zip(placements).enumerate() {
+        let missed = ALL.iter().filter(|component| match component {
+            Component::Text => Some(index) > texts,
+            Component::Vision | Component::Score => true,
+        });
+        let missed = missed.filter_map(|component| lack(offer, *component, claims));
+        let line = |lack: &Lack, holds: &str| {
+            format!(
+                "slice {}: {holds}, it is too small: {} needs at least {}, and {} are offered; {} \
+                 missing",
+                offer.id, lack.component, lack.needed, offer.memory_bytes, lack.missing
+            )
+        };
+        if placement.components.is_empty() {
+            // What it comes nearest to tells enough.
+            let least = missed.min_by_key(|lack| lack.missing);
+            lines.extend(least.map(|lack| line(&lack, "no component")));
+        } else {
+            lines.extend(missed.map(|lack| line(&lack, &format!("no {}", lack.component))));
+        }
+    }
+    lines
+}
+
+fn turns(placements: &[Placement]) -> impl Iterator<Item = String> {
+    let takes = |slice: &&Placement| !slice.components.is_empty() && slice.takes_turns();
+    placements.iter().filter(takes).map(|slice| {
+        format!(
             "slice {}: {} are less than everything at once needs, so components take turns and \
              batches shrink to what fits",
             slice.slice, slice.quota_bytes
-        ));
+        )
+    })
+}
+
+fn roles(placements: &[Placement]) -> Vec<String> {
+    if let [only] = placements {
+        return vec![format!("slice {}: all components, it is the only slice", only.slice)];
     }
-    if count == 1 {
-        reasons.push(format!("slice {}: all components, it is the only slice", last.slice));
+    let text = placements.iter().filter(|slice| slice.components.contains(&Component::Text));
+    let mut reasons: Vec<String> = text
+        .map(|slice| {
+            format!(
+                "slice {}: holds the text tower, so that texts are encoded once and no other \
+                 slice loads it",
+                slice.slice
+            )
+        })
+        .collect();
+    let both = |slice: &&Placement| ALL[1..].iter().all(|one| slice.components.contains(one));
+    let (count, all) = (placements.iter().filter(both).count(), placements.len());
+    reasons.push(if count == all {
+        format!("all {all} slices: vision and score; image shards go to whichever slice is free")
     } else {
-        reasons.push(format!(
-            "slice {}: holds the text tower, so that texts are encoded once and no other slice \
-             loads it",
-            last.slice
-        ));
-        reasons.push(format!(
-            "all {count} slices: vision and score; image shards go to whichever slice is free"
-        ));
+        format!(
+            "{count} of {all} slices: vision and score; image shards go to whichever slice with \
+             vision is free"
+        )
+    });
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn inventory(memory: &[u64]) -> Inventory {
+        let offer = |(number, mib): (usize, &u64)| SliceOffer {
+            id: format!("n.{number}").parse().unwrap(),
+            node: "n".parse().unwrap(),
+            device: DeviceId::Cpu,
+            threads: 1,
+            memory_bytes: ByteCount::mib(*mib),
+        };
+        Inventory { slices: memory.iter().enumerate().map(offer).collect() }
     }
-    Ok((placements, reasons))
+
+    /// Needs in MiB of text, vision and score.
+    fn claims(needs: [u64; 3]) -> impl Claims {
+        move |_: &SliceOffer, components: &[Component]| {
+            let claim = |component: &Component| Claim {
+                component: *component,
+                model: "m".into(),
+                weights_bytes: ByteCount::mib(needs[*component as usize]),
+                activations_bytes: ByteCount::ZERO,
+                staging_bytes: ByteCount::ZERO,
+                least_bytes: ByteCount::mib(needs[*component as usize]),
+            };
+            components.iter().map(claim).collect()
+        }
+    }
+
+    fn needs(text: u64, vision: u64, score: u64) -> [u64; 3] {
+        let mut needs = [0; 3];
+        for (component, mib) in ALL.iter().zip([text, vision, score]) {
+            needs[*component as usize] = mib;
+        }
+        needs
+    }
+
+    fn placed(memory: &[u64], needs: [u64; 3]) -> Result<(Vec<usize>, String), String> {
+        let placed = place(&inventory(memory), claims(needs)).map_err(|error| error.to_string())?;
+        let counts = placed.0.iter().map(|slice| slice.components.len()).collect();
+        Ok((counts, placed.1.join("\n")))
+    }
+
+    #[test]
+    fn a_slice_that_is_too_small_is_left_out_and_the_rest_is_planned() {
+        let (counts, reasons) = placed(&[40, 10, 3], needs(8, 12, 4)).unwrap();
+        assert_eq!(counts, [2, 2, 0], "text and score fit the second");
+        insta::assert_snapshot!(reasons, @r"
+        slice n.1: no vision, it is too small: vision needs at least 12.00 MiB, and 10.00 MiB are offered; 2.00 MiB missing
+        slice n.2: no component, it is too small: score needs at least 4.00 MiB, and 3.00 MiB are offered; 1.00 MiB missing
+        slice n.1: 10.00 MiB are less than everything at once needs, so components take turns and batches shrink to what fits
+        slice n.1: holds the text tower, so that texts are encoded once and no other slice loads it
+        1 of 3 slices: vision and score; image shards go to whichever slice with vision is free
+        ");
+    }
+
+    #[test]
+    fn never_fits_names_the_slice_that_lacks_the_least() {
+        let refused = placed(&[5, 11, 7], needs(8, 12, 4)).unwrap_err();
+        assert!(refused.starts_with("slice n.1 never fits: at least 12.00 MiB needed, 11.00 MiB offered, 1.00 MiB missing (vision: "), "{refused}");
+        assert!(placed(&[], needs(1, 1, 1)).unwrap_err().contains("no slice"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_slice_holds_what_it_has_room_for_and_the_last_such_one_the_texts(
+            memory in proptest::collection::vec(1_u64..40, 1..6),
+            (text, vision, score) in (1_u64..40, 1_u64..40, 1_u64..40),
+        ) {
+            let all = [text, vision, score];
+            let can = |need: u64| memory.iter().any(|mib| *mib >= need);
+            match place(&inventory(&memory), claims(needs(text, vision, score))) {
+                Err(_) => prop_assert!(!all.into_iter().all(can)),
+                Ok((placements, reasons)) => {
+                    prop_assert!(all.into_iter().all(can));
+                    let texts = memory.iter().rposition(|mib| *mib >= text);
+                    for (index, (slice, mib)) in placements.iter().zip(&memory).enumerate() {
+                        let holds = |component| slice.components.contains(&component);
+                        prop_assert!(slice.predicted_peak() <= slice.quota_bytes);
+                        prop_assert_eq!(holds(Component::Vision), *mib >= vision);
+                        prop_assert_eq!(holds(Component::Score), *mib >= score);
+                        prop_assert_eq!(holds(Component::Text), Some(index) == texts);
+                        let told = format!("slice {}: no component, it is too small", slice.slice);
+                        let told = reasons.iter().filter(|line| line.starts_with(&told)).count();
+                        let idle = slice.components.is_empty() && *mib < vision.min(score);
+                        prop_assert_eq!(told == 1, idle);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -104,6 +104,27 @@ proptest! {
     }
 
     #[test]
+    fn every_plan_on_mixed_slices_passes_the_checker(
+        offers in prop::collection::vec((any::<bool>(), 1..3_000_u64), 1..6),
+    ) {
+        let mut inventory = inventory(u32::try_from(offers.len()).unwrap(), ByteCount::ZERO);
+        for (offer, (gpu, amount)) in inventory.slices.iter_mut().zip(offers) {
+            // About half of either kind are too small.
+            offer.memory_bytes = ByteCount::mib(if gpu { amount } else { amount / 100 });
+            offer.device = if gpu { "GPU-a".parse().unwrap() } else { DeviceId::Cpu };
+        }
+        let base = Path::new("/data");
+        let planned = plan(&evaluation("[auto]"), &facts(600, 2), &inventory, base, &none());
+        match planned {
+            Ok(plan) => {
+                prop_assert_eq!(check(&plan), []);
+                prop_assert_eq!(check(&Plan { placement: crate::place_again(&plan, &inventory), ..plan }), []);
+            }
+            Err(error) => prop_assert!(matches!(error, PlanError::NeverFits { .. }), "{error}"),
+        }
+    }
+
+    #[test]
     fn work_does_not_depend_on_the_slices(samples in 1..5_000_u32, slices in 2..6_u32) {
         let (one, many) = (planned(samples, 2, 1, "[auto]"), planned(samples, 2, slices, "[auto]"));
         prop_assert_eq!(one.units, many.units);
