@@ -48,6 +48,9 @@ fn last(result: &UnitResult) -> Sample {
     *account(result).samples.last().expect("an account takes a reading")
 }
 
+/// Its name, the slope in bytes that counts as none, and how it is read.
+type Reading = (&'static str, f64, fn(&Sample) -> ByteCount);
+
 #[tokio::test]
 #[ignore = "takes minutes; `cargo xtask bench memory --flat N` runs it"]
 async fn memory_stays_flat_over_batches_of_varying_size() {
@@ -80,7 +83,7 @@ async fn memory_stays_flat_over_batches_of_varying_size() {
     assert!(bench.pid().is_some());
     let warm = &samples[samples.len() / 10..];
     let mut flat = true;
-    let kinds: [(&str, f64, fn(&Sample) -> ByteCount); 3] = [
+    let kinds: [Reading; 3] = [
         ("allocated", 1.0, |sample| sample.allocated_bytes),
         ("reserved", 1.0, |sample| sample.reserved_bytes),
         ("resident", 64.0, |sample| sample.resident_bytes),

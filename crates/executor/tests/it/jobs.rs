@@ -35,19 +35,19 @@ const PARTS: u32 = 15;
 struct Zoo {
     sources: Vec<ModelSource>,
     names: Vec<&'static str>,
-    _folders: Vec<TempDir>,
+    folders: Vec<TempDir>,
 }
 
 impl Zoo {
     fn of(shapes: &[(&'static str, Shape)]) -> Self {
-        let mut zoo = Self { sources: vec![model()], names: vec!["tiny-clip"], _folders: vec![] };
+        let mut zoo = Self { sources: vec![model()], names: vec!["tiny-clip"], folders: vec![] };
         for (name, shape) in shapes {
             let folder = made(shape);
             let weights = ModelFolder::open(folder.path()).unwrap().weights_digest();
             let (path, precision) = (folder.path().to_owned(), Precision::Fp32);
             zoo.sources.push(ModelSource { folder: path, weights, precision });
             zoo.names.push(name);
-            zoo._folders.push(folder);
+            zoo.folders.push(folder);
         }
         zoo
     }
