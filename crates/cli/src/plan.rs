@@ -16,14 +16,13 @@ use crate::{
 pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
-    let (inventory, offered) = match &arguments.inventory {
-        Some(file) => (inventory::read(file).map_err(Failure::usage)?, Vec::new()),
-        None => {
-            let args::Local { local_slices, device } = &arguments.local;
-            let machine = local::machine(*local_slices, &device.device)?;
-            host::beside_gpus(&host_memory(), &machine.inventory, &checked)?;
-            (machine.inventory, machine.reasons)
-        }
+    let (inventory, offered) = if let Some(file) = &arguments.inventory {
+        (inventory::read(file).map_err(Failure::usage)?, Vec::new())
+    } else {
+        let args::Local { local_slices, device } = &arguments.local;
+        let machine = local::machine(*local_slices, &device.device)?;
+        host::beside_gpus(&host_memory(), &machine.inventory, &checked)?;
+        (machine.inventory, machine.reasons)
     };
     lowered(&inventory, checked.evaluation.memory.quota).iter().for_each(warn);
     let evaluation::Checked { evaluation, facts, base, .. } = &checked;
