@@ -39,12 +39,23 @@ impl FromStr for DeviceChoice {
 pub(crate) struct Found {
     pub(crate) id: DeviceId,
     pub(crate) name: String,
-    pub(crate) total_bytes: ByteCount,
-    pub(crate) free_bytes: ByteCount,
-    /// What a slice may use of it.
-    pub(crate) ceiling_bytes: ByteCount,
+    /// Where somebody tells it.
+    pub(crate) total_bytes: Option<ByteCount>,
+    pub(crate) free_bytes: Option<ByteCount>,
+    /// What a slice may use of it, where that is known.
+    pub(crate) ceiling_bytes: Option<ByteCount>,
+    /// Why this much.
+    pub(crate) reason: Option<String>,
     pub(crate) warnings: Vec<String>,
     pub(crate) usable: bool,
+}
+
+/// Everything that the executor's program tells.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) devices: Vec<Found>,
+    /// What concerns none of the devices.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What was chosen, and what the user should know.
@@ -71,64 +82,68 @@ pub(crate) fn choose(choice: &DeviceChoice) -> Result<Chosen, Failure> {
     }
 }
 
-fn all() -> anyhow::Result<Vec<Found>> {
+fn all() -> anyhow::Result<Answer> {
     executor::ask(&executor::program()?, &["devices"]).map_err(NoAnswer::into_error)
 }
 
 /// Every usable GPU; if there is none, why.
-fn usable(found: anyhow::Result<Vec<Found>>) -> Chosen {
+fn usable(answer: anyhow::Result<Answer>) -> Chosen {
     let processor = |why: String| {
         let warnings = vec![format!("{why}; the processor computes instead")];
         Chosen { gpus: Vec::new(), warnings }
     };
-    let found = match found {
-        Ok(found) => found,
+    let Answer { devices, warnings: general } = match answer {
+        Ok(answer) => answer,
         Err(error) => return processor(format!("the GPU cannot be used: {error:#}")),
     };
     let (gpus, others): (Vec<Found>, Vec<Found>) =
-        found.into_iter().partition(|device| device.usable);
-    let mut warnings: Vec<String> = gpus.iter().flat_map(told).collect();
-    let unusable = others.iter().map(|device| {
-        format!("{} ({}) cannot be used: {}", device.id, device.name, reasons(device))
-    });
+        devices.into_iter().partition(|device| device.usable);
+    let unusable = others.iter().map(|device| refusal(device, &[]));
     if gpus.is_empty() {
-        let unusable: Vec<String> = unusable.collect();
-        return processor(if unusable.is_empty() {
+        let why: Vec<String> = unusable.chain(general).collect();
+        return processor(if why.is_empty() {
             "there are traces of a GPU driver, and no GPU".to_owned()
         } else {
-            unusable.join("; ")
+            why.join("; ")
         });
     }
-    warnings.extend(unusable);
+    let warnings = gpus.iter().flat_map(told).chain(unusable);
+    let warnings = general.iter().cloned().chain(warnings).collect();
     Chosen { gpus, warnings }
 }
 
 /// The one that the user named.
-fn named(device: &DeviceId, found: Vec<Found>) -> Result<Chosen, Failure> {
-    let ids: Vec<String> = found.iter().map(|device| device.id.to_string()).collect();
-    let Some(found) = found.into_iter().find(|found| found.id == *device) else {
+fn named(device: &DeviceId, answer: Answer) -> Result<Chosen, Failure> {
+    let Answer { devices, warnings: mut general } = answer;
+    let ids: Vec<String> = devices.iter().map(|device| device.id.to_string()).collect();
+    let Some(found) = devices.into_iter().find(|found| found.id == *device) else {
         let there = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
         let message = format!("there is no device {device}; GPUs of this machine: {there}");
+        let message = [vec![message], general].concat().join("; ");
         return Err(Failure::usage(anyhow!(message)));
     };
     if !found.usable {
-        let message = format!("{device} ({}) cannot be used: {}", found.name, reasons(&found));
-        return Err(Failure::new(Exit::DoesNotFit, anyhow!(message)));
+        return Err(Failure::new(Exit::DoesNotFit, anyhow!(refusal(&found, &general))));
     }
-    let warnings = told(&found);
-    Ok(Chosen { gpus: vec![found], warnings })
+    general.extend(told(&found));
+    Ok(Chosen { gpus: vec![found], warnings: general })
+}
+
+/// That a device cannot be used, and why as far as it is known.
+fn refusal(device: &Found, general: &[String]) -> String {
+    let what = format!("{} ({}) cannot be used", device.id, device.name);
+    let why: Vec<String> = device.warnings.iter().chain(general).cloned().collect();
+    if !why.is_empty() {
+        return format!("{what}: {}", why.join("; "));
+    }
+    match (device.free_bytes, device.total_bytes) {
+        (Some(free), Some(total)) => format!("{what}: {free} of {total} are free"),
+        _ => what,
+    }
 }
 
 fn told(device: &Found) -> Vec<String> {
     device.warnings.iter().map(|warning| format!("{}: {warning}", device.id)).collect()
-}
-
-fn reasons(device: &Found) -> String {
-    if !device.warnings.is_empty() {
-        return device.warnings.join(", ");
-    }
-    let Found { total_bytes, free_bytes, ceiling_bytes, .. } = device;
-    format!("{free_bytes} of {total_bytes} are free, and a slice could use {ceiling_bytes}")
 }
 
 #[cfg(test)]
@@ -136,8 +151,13 @@ mod tests {
     use super::*;
     use crate::executor::tests::stand_in;
 
-    fn found() -> Vec<Found> {
+    fn found() -> Answer {
         executor::ask(&stand_in(), &["devices"]).map_err(NoAnswer::into_error).unwrap()
+    }
+
+    /// As on a machine where something stands in the way of every device.
+    fn hindered(devices: Vec<Found>) -> Answer {
+        Answer { devices, warnings: vec!["libtorch's CUDA support does not load".to_owned()] }
     }
 
     fn message(failure: &Failure) -> (Exit, String) {
@@ -149,35 +169,45 @@ mod tests {
         let Chosen { gpus, warnings } = usable(Ok(found()));
         assert_eq!((gpus.len(), gpus[0].name.as_str()), (1, "NVIDIA H200"));
         insta::assert_snapshot!(warnings.join("\n"), @r"
+        CUDA_VISIBLE_DEVICES names `7`, which is no device of this machine
         GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab: other processes use 0.70 GiB
         GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old
+        GPU-22222222-17ab-4c1f-9a3e-0123456789ab (NVIDIA GB10) cannot be used: NVML tells nothing of its memory
         ");
     }
 
     #[test]
     fn without_a_usable_gpu_the_reason_is_told() {
         let mut none = found();
-        none.retain(|device| !device.usable);
-        let none = usable(Ok(none));
-        assert!(none.gpus.is_empty());
-        insta::assert_snapshot!(none.warnings.join("\n"), @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old; the processor computes instead");
+        none.devices.retain(|device| !device.usable);
+        none.devices.truncate(1);
+        none.warnings.clear();
+        let old = usable(Ok(none.clone()));
+        assert!(old.gpus.is_empty());
+        insta::assert_snapshot!(old.warnings.join("\n"), @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old; the processor computes instead");
+        let empty = usable(Ok(hindered(Vec::new())));
+        insta::assert_snapshot!(empty.warnings.join("\n"), @"libtorch's CUDA support does not load; the processor computes instead");
+        none.devices[0].warnings.clear();
+        none.devices[0].total_bytes = None;
+        let silent = usable(Ok(hindered(none.devices)));
+        insta::assert_snapshot!(silent.warnings.join("\n"), @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used; libtorch's CUDA support does not load; the processor computes instead");
         let broken = usable(Err(anyhow!("no driver").context("failed to initialise CUDA")));
         insta::assert_snapshot!(broken.warnings.join("\n"), @"the GPU cannot be used: failed to initialise CUDA: no driver; the processor computes instead");
-        let nothing = usable(Ok(Vec::new()));
+        let nothing = usable(Ok(Answer::default()));
         insta::assert_snapshot!(nothing.warnings.join("\n"), @"there are traces of a GPU driver, and no GPU; the processor computes instead");
     }
 
     #[test]
     fn a_device_by_name_is_that_one_or_an_error() {
-        let device = |number: usize| found().remove(number).id;
+        let device = |number: usize| found().devices.remove(number).id;
         assert_eq!(named(&device(0), found()).unwrap().gpus[0].id, device(0));
         let (exit, text) = message(&named(&device(1), found()).unwrap_err());
         assert_eq!(exit, Exit::DoesNotFit);
-        insta::assert_snapshot!(text, @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old");
+        insta::assert_snapshot!(text, @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used: compute capability 3.7 is too old; CUDA_VISIBLE_DEVICES names `7`, which is no device of this machine");
         let other = DeviceId::Mig("MIG-1".to_owned());
-        let (exit, text) = message(&named(&other, Vec::new()).unwrap_err());
+        let (exit, text) = message(&named(&other, hindered(Vec::new())).unwrap_err());
         assert_eq!(exit, Exit::Usage);
-        insta::assert_snapshot!(text, @"there is no device MIG-1; GPUs of this machine: none");
+        insta::assert_snapshot!(text, @"there is no device MIG-1; GPUs of this machine: none; libtorch's CUDA support does not load");
     }
 
     #[test]

@@ -1,31 +1,35 @@
 //! What this machine offers: its GPUs, or its processor cut into slices.
 
-use std::{fs, num::NonZero, path::Path, thread};
+use std::{num::NonZero, thread};
 
 use anyhow::{Context as _, anyhow};
+use orchestrator_host::{HostMemory, host_memory};
 use orchestrator_plan::{Inventory, SliceOffer};
-use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId};
+use orchestrator_types::{DeviceId, NodeName, SliceId};
 
 use crate::{
     devices::{self, Chosen, DeviceChoice, Found},
     exit::Failure,
-    say,
+    host, say,
 };
 
-/// Share of the free host memory that slices may use when no cgroup sets a limit, in per cent.
-const SHARE_OF_FREE: u64 = 80;
+/// What this machine offers.
+pub(crate) struct Machine {
+    pub(crate) inventory: Inventory,
+    /// What is known of the GPUs among the slices.
+    pub(crate) gpus: Vec<Found>,
+    /// Why it offers as much as it does, a sentence for each device.
+    pub(crate) reasons: Vec<String>,
+}
 
 /// What this machine offers: its GPUs as `device` says, or its processor in `slices` slices. Says
 /// what the user should know of it.
 pub(crate) fn inventory(slices: u32, device: &DeviceChoice) -> Result<Inventory, Failure> {
-    Ok(machine(slices, device)?.0)
+    Ok(machine(slices, device)?.inventory)
 }
 
-/// As [`inventory`], with what is known of the GPUs among the slices.
-pub(crate) fn machine(
-    slices: u32,
-    device: &DeviceChoice,
-) -> Result<(Inventory, Vec<Found>), Failure> {
+/// As [`inventory`], with everything that is known of it.
+pub(crate) fn machine(slices: u32, device: &DeviceChoice) -> Result<Machine, Failure> {
     let chosen = match (slices, device) {
         (1, device) => devices::choose(device)?,
         (_, DeviceChoice::Auto | DeviceChoice::Only(DeviceId::Cpu)) => Chosen::default(),
@@ -39,8 +43,13 @@ pub(crate) fn machine(
     for text in warnings.into_iter().chain(crowded(slices, processors())) {
         say(format_args!("warning: {text}"));
     }
-    let inventory = if gpus.is_empty() { processor(slices)? } else { of_gpus(&gpus)? };
-    Ok((inventory, gpus))
+    if gpus.is_empty() {
+        return processor(slices, &host_memory());
+    }
+    let inventory = of_gpus(&gpus)?;
+    let reason = |gpu: &Found| Some(format!("{} offers {}", gpu.id, gpu.reason.as_ref()?));
+    let reasons = gpus.iter().filter_map(reason).collect();
+    Ok(Machine { inventory, gpus, reasons })
 }
 
 /// One slice for each GPU. The processors, which decode for them, are shared out.
@@ -53,7 +62,7 @@ fn of_gpus(gpus: &[Found]) -> anyhow::Result<Inventory> {
             node: node.clone(),
             device: gpu.id.clone(),
             threads: share(processors(), count, index),
-            memory_bytes: gpu.ceiling_bytes,
+            memory_bytes: gpu.ceiling_bytes.unwrap_or_default(),
         })
     };
     Ok(Inventory { slices: (0..).zip(gpus).map(offer).collect::<anyhow::Result<_>>()? })
@@ -70,9 +79,9 @@ fn share(processors: u32, slices: u32, index: u32) -> u32 {
 
 /// This machine's processor in `slices` equal slices. Threads come from the processors that this
 /// process may use (cgroup quota and affinity included); a slice has at least one.
-fn processor(slices: u32) -> anyhow::Result<Inventory> {
+fn processor(slices: u32, memory: &HostMemory) -> Result<Machine, Failure> {
     let node = node_name();
-    let memory = ByteCount::bytes(memory()?.as_u64() / u64::from(slices));
+    let (memory, why) = host::offer(memory, slices)?;
     let offer = |index: u32| {
         Ok(SliceOffer {
             id: slice_name(&node, index)?,
@@ -82,7 +91,9 @@ fn processor(slices: u32) -> anyhow::Result<Inventory> {
             memory_bytes: memory,
         })
     };
-    Ok(Inventory { slices: (0..slices).map(offer).collect::<anyhow::Result<_>>()? })
+    let slices = (0..slices).map(offer).collect::<anyhow::Result<_>>()?;
+    let reasons = vec![format!("the processor offers {memory} to each slice: {why}")];
+    Ok(Machine { inventory: Inventory { slices }, gpus: Vec::new(), reasons })
 }
 
 /// What to tell who cuts `slices` slices out of fewer processors.
@@ -109,71 +120,11 @@ fn node_name() -> NodeName {
     name.parse().unwrap_or_else(|_| "localhost".parse().expect("a legal name"))
 }
 
-/// Host memory that slices may share: what the cgroup leaves, or a share of what is free.
-fn memory() -> anyhow::Result<ByteCount> {
-    let text = fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
-    let free = available(&text).context("/proc/meminfo names no MemAvailable")?;
-    let free = ByteCount::bytes(free.as_u64() / 100 * SHARE_OF_FREE);
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limit = cgroup_limit(&groups, |path| fs::read_to_string(path).ok());
-    Ok(limit.map_or(free, |limit| limit.min(free)))
-}
-
-fn available(meminfo: &str) -> Option<ByteCount> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse().ok().map(ByteCount::kib)
-}
-
-/// The smallest memory limit on the way from this process's cgroup to the root (version 2), or the
-/// memory controller's limit (version 1).
-fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<ByteCount> {
-    let mut limits: Vec<u64> = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
-        };
-        let (mount, file) = match controllers {
-            "" => ("/sys/fs/cgroup", "memory.max"),
-            names if names.split(',').any(|name| name == "memory") => {
-                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-            }
-            _ => continue,
-        };
-        let own = Path::new(mount).join(path.trim_start_matches('/'));
-        let folders = own.ancestors().take_while(|folder| folder.starts_with(mount));
-        // "max" is no number, and no limit.
-        let limit = |folder: &Path| read(&folder.join(file))?.trim().parse::<u64>().ok();
-        limits.extend(folders.filter_map(limit));
-    }
-    limits.into_iter().min().map(ByteCount::bytes)
-}
-
 #[cfg(test)]
 mod tests {
+    use orchestrator_types::ByteCount;
+
     use super::*;
-
-    #[test]
-    fn the_tightest_cgroup_above_us_counts() {
-        let read = |path: &Path| match path.to_str()? {
-            "/sys/fs/cgroup/pods/one/memory.max" => Some("max\n".to_owned()),
-            "/sys/fs/cgroup/pods/memory.max" => Some("1073741824\n".to_owned()),
-            "/sys/fs/cgroup/memory/job/memory.limit_in_bytes" => Some("536870912\n".to_owned()),
-            _ => None,
-        };
-        assert_eq!(cgroup_limit("0::/pods/one\n", read), Some(ByteCount::gib(1)));
-        let both = "9:cpu,memory:/job\n0::/pods/one\n";
-        assert_eq!(cgroup_limit(both, read), Some(ByteCount::mib(512)));
-        assert_eq!(cgroup_limit("0::/\nnonsense\n", read), None);
-    }
-
-    #[test]
-    fn free_memory_is_read_in_kibibytes() {
-        let text = "MemTotal:       24000 kB\nMemAvailable:    2048 kB\n";
-        assert_eq!(available(text), Some(ByteCount::mib(2)));
-    }
 
     #[test]
     fn more_slices_than_processors_are_told() {
@@ -184,8 +135,10 @@ mod tests {
 
     #[test]
     fn every_slice_computes() {
+        let memory = HostMemory { available: Some(ByteCount::gib(8)), ..HostMemory::default() };
         for slices in [1, 2, 3, 64] {
-            let inventory = processor(slices).unwrap();
+            let Machine { inventory, reasons, .. } = processor(slices, &memory).unwrap();
+            assert!(reasons[0].starts_with("the processor offers "), "{reasons:?}");
             assert_eq!(inventory.slices.len(), slices as usize);
             assert!(inventory.slices.iter().all(|slice| slice.threads >= 1));
         }

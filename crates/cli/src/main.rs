@@ -17,6 +17,7 @@ mod exit;
 mod facts;
 mod folder;
 mod follow;
+mod host;
 mod inventory;
 mod local;
 mod logs;

@@ -23,6 +23,8 @@ struct Nodes {
     schema: &'static str,
     /// What this machine offers now.
     offers: Vec<Offer>,
+    /// Why it offers as much as it does.
+    reasons: Vec<String>,
     /// Runs in progress; if there is none, the one that ended last.
     runs: Vec<Held>,
 }
@@ -64,11 +66,11 @@ struct Usage {
 }
 
 pub(crate) fn nodes(arguments: &args::Nodes) -> Result<Exit, Failure> {
-    let (inventory, gpus) = local::machine(1, &DeviceChoice::Auto)?;
+    let local::Machine { inventory, gpus, reasons } = local::machine(1, &DeviceChoice::Auto)?;
     let stored = State::of_user()?.runs()?;
     let runs = told(&stored).into_iter().map(held).collect::<anyhow::Result<Vec<_>>>()?;
     let offers = inventory.slices.into_iter().map(|slice| offer(slice, &gpus)).collect();
-    let nodes = Nodes { schema: "orchestrator.nodes/1", offers, runs };
+    let nodes = Nodes { schema: "orchestrator.nodes/1", offers, reasons, runs };
     if arguments.json {
         let json = serde_json::to_string_pretty(&nodes).context("failed to encode")?;
         return print_line(&json);
@@ -95,8 +97,8 @@ fn offer(offer: SliceOffer, gpus: &[Found]) -> Offer {
     let gpu = gpus.iter().find(|gpu| gpu.id == device);
     Offer {
         name: gpu.map(|gpu| gpu.name.clone()),
-        total_bytes: gpu.map(|gpu| gpu.total_bytes),
-        free_bytes: gpu.map(|gpu| gpu.free_bytes),
+        total_bytes: gpu.and_then(|gpu| gpu.total_bytes),
+        free_bytes: gpu.and_then(|gpu| gpu.free_bytes),
         node,
         slice: id,
         device,
@@ -137,7 +139,7 @@ fn held(stored: &Stored) -> anyhow::Result<Held> {
 }
 
 fn render(nodes: &Nodes) -> String {
-    let mut parts = vec![offers(&nodes.offers)];
+    let mut parts = vec![offers(&nodes.offers), nodes.reasons.join("\n")];
     for run in &nodes.runs {
         let Held { run, name, state, since, slices } = run;
         let name = name.replace(char::is_control, "\u{fffd}");
@@ -261,6 +263,7 @@ mod tests {
             splits: 1,
             phases: PhaseReadings::default(),
             forecasts: Vec::new(),
+            peak_holders: Vec::new(),
             holders: vec![holder(Owner::Texts, 2), holder(owner, 15)],
             peak_holders: Vec::new(),
             breaches: Vec::new(),
@@ -293,7 +296,9 @@ mod tests {
             since: "2026-11-30 14:00:00".to_owned(),
             slices: vec![slice(0, Some(account())), slice(1, None)],
         };
-        Nodes { schema: "orchestrator.nodes/1", offers: vec![offer], runs: vec![run] }
+        let reasons =
+            vec!["GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab offers 138.00 GiB: why".into()];
+        Nodes { schema: "orchestrator.nodes/1", offers: vec![offer], reasons, runs: vec![run] }
     }
 
     #[test]

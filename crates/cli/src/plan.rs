@@ -1,7 +1,8 @@
 //! `orchestrator plan`: a dry run.
 
 use comfy_table::{Table, presets};
-use orchestrator_plan::{Claim, Inventory, Placement, Plan, PlanError};
+use orchestrator_host::host_memory;
+use orchestrator_plan::{Claim, Inventory, Placement, Plan, PlanError, SliceOffer};
 use orchestrator_types::{ByteCount, Component};
 
 use crate::{
@@ -9,16 +10,21 @@ use crate::{
     check::grouped,
     evaluation,
     exit::{Exit, Failure},
-    inventory, local, print_line, settings,
+    host, inventory, local, print_line, say, settings,
 };
 
 pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
-    let inventory = match &arguments.inventory {
-        Some(file) => inventory::read(file).map_err(Failure::usage)?,
-        None => local::inventory(arguments.local.local_slices, &arguments.local.device.device)?,
+    let (inventory, offered) = if let Some(file) = &arguments.inventory {
+        (inventory::read(file).map_err(Failure::usage)?, Vec::new())
+    } else {
+        let args::Local { local_slices, device } = &arguments.local;
+        let machine = local::machine(*local_slices, &device.device)?;
+        host::beside_gpus(&host_memory(), &machine.inventory, &checked)?;
+        (machine.inventory, machine.reasons)
     };
+    lowered(&inventory, checked.evaluation.memory.quota).iter().for_each(warn);
     let evaluation::Checked { evaluation, facts, base, .. } = &checked;
     let plan = orchestrator_plan::plan(evaluation, facts, &inventory, base, &settings::measured())
         .map_err(|error| refused(error, evaluation.memory.quota))?;
@@ -26,7 +32,25 @@ pub(crate) fn plan(arguments: &args::Plan) -> Result<Exit, Failure> {
         let json = serde_json::to_string_pretty(&plan).expect("a plan is always valid JSON");
         return print_line(&json);
     }
-    print_line(&render(&plan, &inventory))
+    print_line(&render(&plan, &inventory, &offered))
+}
+
+/// Tells the user what differs from what was asked for.
+pub(crate) fn warn(text: &String) {
+    say(format_args!("warning: {text}"));
+}
+
+/// Where the evaluation's quota is more than there is, so that the device's ceiling holds.
+pub(crate) fn lowered(inventory: &Inventory, asked: Option<ByteCount>) -> Vec<String> {
+    let Some(asked) = asked else { return Vec::new() };
+    let small = inventory.slices.iter().filter(|offer| offer.memory_bytes < asked);
+    let line = |SliceOffer { id, device, memory_bytes, .. }: &SliceOffer| {
+        format!(
+            "`memory.quota` is {asked}, more than slice {id} can have; the ceiling of its device \
+             {device} holds: {memory_bytes}"
+        )
+    };
+    small.map(line).collect()
 }
 
 fn refused(error: PlanError, asked: Option<ByteCount>) -> Failure {
@@ -52,14 +76,14 @@ const fn exit_of(error: &PlanError) -> Exit {
     }
 }
 
-fn render(plan: &Plan, inventory: &Inventory) -> String {
+fn render(plan: &Plan, inventory: &Inventory, offered: &[String]) -> String {
     let trials = plan.trials.iter().map(|trial| {
         format!(
             "trial {}: {}, {}, batch {} images, {} texts",
             trial.id, trial.model, trial.precision, trial.batch.vision, trial.batch.text
         )
     });
-    let mut parts = vec![placement_table(&plan.placement), quotas(plan, inventory)];
+    let mut parts = vec![placement_table(&plan.placement), quotas(plan, inventory, offered)];
     parts.push(trials.collect::<Vec<_>>().join("\n"));
     parts.push(units_line(plan));
     let reasons = plan.reasons.iter().map(|reason| format!("- {reason}"));
@@ -124,13 +148,13 @@ fn placement_table(placement: &[Placement]) -> String {
 }
 
 /// What each slice may use at most, and which ceiling decided.
-fn quotas(plan: &Plan, inventory: &Inventory) -> String {
+fn quotas(plan: &Plan, inventory: &Inventory, offered: &[String]) -> String {
     let line = |slice: &Placement| {
         let offer = inventory.slices.iter().find(|offer| offer.id == slice.slice);
         let offered = offer.map_or(slice.quota_bytes, |offer| offer.memory_bytes);
         format!("quota of {}: {}", slice.slice, decided(slice, offered, plan.memory.quota))
     };
-    plan.placement.iter().map(line).collect::<Vec<_>>().join("\n")
+    plan.placement.iter().map(line).chain(offered.iter().cloned()).collect::<Vec<_>>().join("\n")
 }
 
 fn decided(slice: &Placement, offered: ByteCount, asked: Option<ByteCount>) -> String {
@@ -153,4 +177,25 @@ fn units_line(plan: &Plan) -> String {
     };
     let parts = [Component::Text, Component::Vision, Component::Score].map(count);
     format!("units: {}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_above_the_device_is_told_with_the_ceiling_that_holds() {
+        let offer = |number: u32, gib| SliceOffer {
+            id: format!("big.{number}").parse().unwrap(),
+            node: "big".parse().unwrap(),
+            device: format!("GPU-{number}").parse().unwrap(),
+            threads: 1,
+            memory_bytes: ByteCount::gib(gib),
+        };
+        let inventory = Inventory { slices: vec![offer(0, 80), offer(1, 200)] };
+        let told = |asked| lowered(&inventory, asked).join("\n");
+        insta::assert_snapshot!(told(Some(ByteCount::gib(200))), @"`memory.quota` is 200.00 GiB, more than slice big.0 can have; the ceiling of its device GPU-0 holds: 80.00 GiB");
+        assert_eq!(told(Some(ByteCount::gib(80))), "");
+        assert_eq!(told(None), "");
+    }
 }

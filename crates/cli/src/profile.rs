@@ -208,7 +208,7 @@ pub(crate) mod tests {
         let (base, terms) = (Path::new("/base"), &checked.evaluation.memory);
         let arguments = towers(&checked)[3].arguments(base, &inventory().slices[0], terms);
         let arguments: Vec<_> = arguments.iter().map(|text| text.to_str().unwrap()).collect();
-        insta::assert_snapshot!(arguments.join(" "), @"profile --model /base/models/tiny-clip --component vision --precision bf16 --device cpu --threads 2 --quota 1073741824 --allocator backend:native");
+        insta::assert_snapshot!(arguments.join(" "), @"profile --model /base/models/tiny-clip --component vision --precision bf16 --device cpu --quota 1073741824 --allocator backend:native");
     }
 
     #[test]

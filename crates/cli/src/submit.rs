@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::Reader;
+use orchestrator_host::host_memory;
 use orchestrator_ledger::Profile;
 use orchestrator_plan::Inventory;
 use orchestrator_proto::{
@@ -22,8 +23,8 @@ use crate::{
     evaluation::{self, Checked},
     executor,
     exit::{Exit, Failure},
-    folder, follow, local,
-    plan::tight,
+    folder, follow, host, local,
+    plan::{lowered, tight, warn},
     print_line, profile, say, settings,
     state::State,
 };
@@ -41,6 +42,8 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         .parse()
         .context("failed to name the run")?;
     let mut session = Session::new(run.clone(), true, &arguments.local, &arguments.output)?;
+    host::beside_gpus(&host_memory(), &session.inventory, &checked)?;
+    lowered(&session.inventory, checked.evaluation.memory.quota).iter().for_each(warn);
     if arguments.profile {
         let measured = profile::measure(&executor::program()?, &checked, &session.inventory)?;
         settings::remember(&measured, &checked);
@@ -107,6 +110,8 @@ struct Session<'a> {
     new: bool,
     state: PathBuf,
     inventory: Inventory,
+    /// Why the machine offers as much as it does.
+    offered: Vec<String>,
     output: &'a args::Output,
     /// Measured before the run.
     profile: Option<Profile>,
@@ -128,8 +133,9 @@ impl<'a> Session<'a> {
     ) -> Result<Self, Failure> {
         folder::probe(&output.output).map_err(Failure::usage)?;
         let state = State::of_user()?.of_run(&run);
-        let inventory = local::inventory(local.local_slices, &local.device.device)?;
-        Ok(Self { run, new, state, inventory, output, profile: None })
+        let local::Machine { inventory, reasons: offered, .. } =
+            local::machine(local.local_slices, &local.device.device)?;
+        Ok(Self { run, new, state, inventory, offered, output, profile: None })
     }
 
     /// Starts the embedded cluster, begins the run with `begin`, follows it and writes its folder.
@@ -157,6 +163,7 @@ impl<'a> Session<'a> {
             "no coordinator is set: running embedded on {}",
             describe(&self.inventory)
         ));
+        self.offered.iter().for_each(say);
         let mut embedded = tokio::select! {
             started = Embedded::start(self.state.clone(), self.inventory.clone()) => started?,
             () = stop.asked() => return Ok(End::Interrupted),

@@ -4,10 +4,8 @@
 //! is made of the answers is tested where no GPU is.
 
 mod answers;
-mod cgroup;
 mod condition;
 mod environment;
-mod host;
 mod inventory;
 mod library;
 mod visible;
@@ -15,6 +13,6 @@ mod visible;
 pub use answers::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation};
 pub use condition::{Condition, Query};
 pub use environment::{EnvironmentLimits, LimitError, environment_limits};
-pub use host::{HostMemory, driver_pid, host_memory, read_host_memory};
 pub use inventory::{Found, Gpu, inventory, memory, process_memory, survey, utilisation};
 pub use library::Library;
+pub use orchestrator_host::{HostMemory, driver_pid, host_memory, read_host_memory};

@@ -36,6 +36,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("orchestrator-torch", Hardware),
     ("orchestrator-engine", Hardware),
     ("orchestrator-data", Hardware),
+    ("orchestrator-host", Hardware),
     ("orchestrator-device", Hardware),
     ("orchestrator-proto", Wire),
     ("orchestrator-executor", Processes),

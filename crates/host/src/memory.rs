@@ -1,4 +1,4 @@
-//! Host memory of this process, as the kernel tells it.
+//! Host memory of this process and what of the machine's is free.
 //!
 //! Invariant: what a file does not tell is `None`, never zero.
 
@@ -27,6 +27,10 @@ pub struct HostMemory {
     pub cgroup_limit: Option<ByteCount>,
     /// Use of the cgroup with that limit; of the nearest, without a limit.
     pub cgroup_used: Option<ByteCount>,
+    /// Part of that use which the kernel takes back first: file pages that nobody touched lately.
+    pub cgroup_inactive: Option<ByteCount>,
+    /// What the whole machine can still give without swapping.
+    pub available: Option<ByteCount>,
 }
 
 /// Host memory of this process.
@@ -47,8 +51,14 @@ pub fn read_host_memory(read: &dyn Fn(&Path) -> Option<String>) -> HostMemory {
         memory.anonymous = memory.anonymous.or(rollup.anonymous);
         memory.mapped = memory.mapped.or(rollup.mapped);
     }
-    let CgroupMemory { limit, used } = cgroup_memory(&file("/proc/self/cgroup"), read);
-    HostMemory { cgroup_limit: limit, cgroup_used: used, ..memory }
+    let CgroupMemory { limit, used, inactive } = cgroup_memory(&file("/proc/self/cgroup"), read);
+    HostMemory {
+        cgroup_limit: limit,
+        cgroup_used: used,
+        cgroup_inactive: inactive,
+        available: amount(&file("/proc/meminfo"), "MemAvailable"),
+        ..memory
+    }
 }
 
 /// This process's pid as the NVIDIA driver sees it: the host's. `None` inside a pid namespace, where
@@ -143,6 +153,12 @@ mod tests {
         ]);
         assert_eq!(memory.cgroup_limit, Some(ByteCount::mib(1)));
         assert_eq!(memory.cgroup_used, Some(ByteCount::kib(4)));
+    }
+
+    #[test]
+    fn what_the_machine_can_still_give_is_part_of_the_reading() {
+        let text = "MemTotal:       24000 kB\nMemAvailable:    2048 kB\n";
+        assert_eq!(read(&[("/proc/meminfo", text)]).available, Some(ByteCount::mib(2)));
     }
 
     #[test]

@@ -14,6 +14,8 @@ const NO_LIMIT: u64 = 1 << 60;
 pub(crate) struct CgroupMemory {
     pub(crate) limit: Option<ByteCount>,
     pub(crate) used: Option<ByteCount>,
+    /// Part of the use: pages of files that nobody touched lately, which the kernel takes back first.
+    pub(crate) inactive: Option<ByteCount>,
 }
 
 /// One version's place and names.
@@ -21,15 +23,22 @@ struct Controller {
     mount: &'static str,
     limit: &'static str,
     used: &'static str,
+    /// In `memory.stat`, with all cgroups below.
+    inactive: &'static str,
 }
 
 const V1: Controller = Controller {
     mount: "/sys/fs/cgroup/memory",
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
+    inactive: "total_inactive_file",
 };
-const V2: Controller =
-    Controller { mount: "/sys/fs/cgroup", limit: "memory.max", used: "memory.current" };
+const V2: Controller = Controller {
+    mount: "/sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    inactive: "inactive_file",
+};
 
 /// The tightest limit on the way from the process's cgroup to the root, with the use of the cgroup
 /// that sets it; without a limit, the use of the nearest cgroup. `groups` is `/proc/self/cgroup`.
@@ -39,16 +48,29 @@ pub(crate) fn cgroup_memory(groups: &str, read: &dyn Fn(&Path) -> Option<String>
     let limits = folders.iter().filter_map(|(folder, controller)| {
         // "max" is no number, and no limit.
         let limit = number(folder, controller.limit).filter(|limit| *limit < NO_LIMIT)?;
-        Some((limit, number(folder, controller.used)))
+        Some((limit, folder, *controller))
     });
-    if let Some((limit, used)) = limits.min_by_key(|(limit, _)| *limit) {
+    let inactive = |folder: &Path, controller: &Controller| {
+        let text = read(&folder.join("memory.stat"))?;
+        let (_, value) = text
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .find(|(name, _)| *name == controller.inactive)?;
+        value.trim().parse().ok().map(ByteCount::bytes)
+    };
+    if let Some((limit, folder, controller)) = limits.min_by_key(|(limit, ..)| *limit) {
         return CgroupMemory {
             limit: Some(ByteCount::bytes(limit)),
-            used: used.map(ByteCount::bytes),
+            used: number(folder, controller.used).map(ByteCount::bytes),
+            inactive: inactive(folder, controller),
         };
     }
-    let used = folders.iter().find_map(|(folder, controller)| number(folder, controller.used));
-    CgroupMemory { limit: None, used: used.map(ByteCount::bytes) }
+    let used = |(folder, controller): &(PathBuf, &Controller)| {
+        let used = number(folder, controller.used)?;
+        Some((ByteCount::bytes(used), inactive(folder, controller)))
+    };
+    let (used, inactive) = folders.iter().find_map(used).unzip();
+    CgroupMemory { limit: None, used, inactive: inactive.flatten() }
 }
 
 /// The process's cgroup of one line and all above it, nearest first.
@@ -80,7 +102,28 @@ mod tests {
     }
 
     fn mib(limit: Option<u64>, used: Option<u64>) -> CgroupMemory {
-        CgroupMemory { limit: limit.map(ByteCount::mib), used: used.map(ByteCount::mib) }
+        CgroupMemory {
+            limit: limit.map(ByteCount::mib),
+            used: used.map(ByteCount::mib),
+            inactive: None,
+        }
+    }
+
+    #[test]
+    fn pages_that_can_be_taken_back_are_told_apart() {
+        let stat =
+            "anon 4096\ninactive_file 1048576\ninactive_file_more 7\ntotal_inactive_file 9\n";
+        let files = [
+            ("/sys/fs/cgroup/pod/memory.max", "4194304\n"),
+            ("/sys/fs/cgroup/pod/memory.current", "2097152\n"),
+            ("/sys/fs/cgroup/pod/memory.stat", stat),
+            ("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2097152\n"),
+            ("/sys/fs/cgroup/memory/job/memory.stat", stat),
+        ];
+        let known = CgroupMemory { inactive: Some(ByteCount::mib(1)), ..mib(Some(4), Some(2)) };
+        assert_eq!(memory("0::/pod\n", &files), known);
+        let older = CgroupMemory { inactive: Some(ByteCount::bytes(9)), ..mib(None, Some(2)) };
+        assert_eq!(memory("4:memory:/job\n", &files), older);
     }
 
     #[test]
