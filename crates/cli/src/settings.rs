@@ -288,8 +288,8 @@ mod tests {
         assert_eq!(on_cpu.measured_peak_bytes, point.measured_bytes);
         assert_eq!(on_cpu.note.as_deref(), Some(FIXED));
         let gpu = ComponentProfile { device: "GPU-a".parse().unwrap(), ..part.clone() };
-        let on_gpu = best(&Profile { components: vec![gpu], ..measured.clone() }, &checked);
-        assert_eq!(on_gpu[0].note, None);
+        let elsewhere = best(&Profile { components: vec![gpu], ..measured.clone() }, &checked);
+        assert_eq!(elsewhere[0].note, None);
     }
 
     #[test]

@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for tile in TILES {
         let pixels = vec![0.5; tile * vision.pixels()];
         let mut out = vec![0.0; tile * vision.width()];
-        let images = measure(tile, || Ok(vision.encode(Pixels::Numbers(&pixels), tile, &mut out)?))?;
+        let images =
+            measure(tile, || Ok(vision.encode(Pixels::Numbers(&pixels), tile, &mut out)?))?;
         let end = match folder.config().text.pooling {
             TextPooling::FirstOf(id) => id,
             TextPooling::LargestId => i64::from(folder.config().text.vocab) - 1,

@@ -21,7 +21,10 @@ pub(crate) fn borrowed<T>(
     if !bytes.as_ptr().addr().is_multiple_of(element) {
         return use_it(&Tensor::f_from_data_size(bytes, shape, kind)?);
     }
-    #[expect(unsafe_code, reason = "libtorch offers no safe way to read memory that it does not own")]
+    #[expect(
+        unsafe_code,
+        reason = "libtorch offers no safe way to read memory that it does not own"
+    )]
     // SAFETY: the bytes are as many as the shape calls for (checked above), aligned, and outlive the
     // tensor, which is dropped at the end of this function. Nobody writes to it: callers in this crate
     // only convert and copy what they are lent.

@@ -123,7 +123,12 @@ fn the_three_forms_of_gelu_are_near_each_other_and_not_the_same() {
     let ids = &Reference::open().ids()[..4 * 32];
     let [exact, tanh] = ["gelu", "gelu_pytorch_tanh"].map(|name| {
         let (_files, folder) = configured(("quick_gelu", name));
-        encode_texts(&TextEncoder::load(&folder, Placement::cpu(Precision::Fp32)).unwrap(), ids, 32, 4)
+        encode_texts(
+            &TextEncoder::load(&folder, Placement::cpu(Precision::Fp32)).unwrap(),
+            ids,
+            32,
+            4,
+        )
     });
     let quick = encode_texts(&text(), ids, 32, 4);
     let near = largest_difference(&exact, &tanh);

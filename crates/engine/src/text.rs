@@ -89,7 +89,8 @@ impl TextEncoder {
         let positions = self.positions(ids, length)?;
         let _session = Session::enter()?;
         let device = self.tower.placement().device();
-        let input = Tensor::f_from_slice(ids)?.f_view([int(n), int(length)])?.f_to_device(device)?;
+        let input =
+            Tensor::f_from_slice(ids)?.f_view([int(n), int(length)])?.f_to_device(device)?;
         let pooled = pooled(&positions, length, device)?;
         let embeddings = self.tower.forward(Source::Ids(input), &pooled)?;
         Ok(embeddings.f_copy_data(out, n * self.width)?)

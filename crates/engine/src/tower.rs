@@ -32,11 +32,7 @@ impl Tower {
     }
 
     /// Input of the first layer → embeddings `[n, embedding width]`.
-    pub(crate) fn forward(
-        &self,
-        source: Source,
-        pooled: &Pooled,
-    ) -> Result<Tensor, EngineError> {
+    pub(crate) fn forward(&self, source: Source, pooled: &Pooled) -> Result<Tensor, EngineError> {
         let (first, rest) = self.layers.split_first().expect("a tower has layers");
         let mut hidden = module("embeddings", || self.embed(first, source))?;
         let last_block = rest.len().saturating_sub(2);
@@ -87,10 +83,7 @@ impl Tower {
 }
 
 /// Runs a module under its name, for traces.
-fn module<T>(
-    name: &str,
-    run: impl FnOnce() -> Result<T, EngineError>,
-) -> Result<T, EngineError> {
+fn module<T>(name: &str, run: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     let _scope = orchestrator_torch::trace::module(name);
     run()
 }

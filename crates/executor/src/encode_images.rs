@@ -177,7 +177,7 @@ fn run(
     let next_tile = || next().map(|number| tiles[number]);
     let workers = (0..shares.passes)
         .map(|_| Encoder {
-            encoder: tower.encoder.for_thread(),
+            tower: tower.encoder.for_thread(),
             state: &tower.state,
             bench,
             crops: Vec::new(),
@@ -242,7 +242,7 @@ fn tiles(shard: Shard, tile: u32) -> Vec<Shard> {
 
 /// What one compute thread owns.
 struct Encoder<'a> {
-    encoder: VisionEncoder,
+    tower: VisionEncoder,
     state: &'a State,
     bench: Bench<'a>,
     /// Images as bytes, where the device normalises them.
@@ -272,7 +272,7 @@ impl Encoder<'_> {
         let count: usize = tiles.iter().map(|tile| tile.images.len()).sum();
         let mut done = EncodedTiles {
             tiles: Vec::with_capacity(tiles.len()),
-            embeddings: vec![0.0; count * self.encoder.width()],
+            embeddings: vec![0.0; count * self.tower.width()],
             files: Vec::with_capacity(count),
             reasons: Vec::with_capacity(count),
             decode: Duration::ZERO,
@@ -292,7 +292,7 @@ impl Encoder<'_> {
         recipe: &Recipe,
         done: &mut EncodedTiles,
     ) {
-        let (pixels, as_bytes) = (self.encoder.pixels(), self.encoder.takes_bytes());
+        let (pixels, as_bytes) = (self.tower.pixels(), self.tower.takes_bytes());
         let (crops, numbers) = if as_bytes { (count * pixels, 0) } else { (0, count * pixels) };
         self.crops.clear();
         self.crops.resize(crops, 0);
@@ -322,26 +322,21 @@ impl Encoder<'_> {
         }
     }
 
-    fn forward(
-        &self,
-        count: usize,
-        recipe: &Recipe,
-        out: &mut [f32],
-    ) -> Result<(), ExecuteError> {
+    fn forward(&self, count: usize, recipe: &Recipe, out: &mut [f32]) -> Result<(), ExecuteError> {
         let Bench { slice, attempt, on_oom, .. } = self.bench;
         let passes = Passes { slice, state: self.state, attempt, on_oom };
         let tokens = self.state.known().tokens;
-        let (pixels, width) = (self.encoder.pixels(), self.encoder.width());
+        let (pixels, width) = (self.tower.pixels(), self.tower.width());
         let (scale, shift) = recipe.affine();
         passes.run(0..count, tokens, &mut |rows| {
             let place = rows.start * pixels..rows.end * pixels;
-            let pixels = if self.encoder.takes_bytes() {
+            let pixels = if self.tower.takes_bytes() {
                 Pixels::Bytes { crops: &self.crops[place], scale, shift }
             } else {
                 Pixels::Numbers(&self.numbers[place])
             };
             let out = &mut out[rows.start * width..rows.end * width];
-            self.encoder.encode(pixels, rows.len(), out)
+            self.tower.encode(pixels, rows.len(), out)
         })
     }
 }

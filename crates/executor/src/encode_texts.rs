@@ -51,8 +51,8 @@ pub(crate) fn encode_texts(
         let rows = tokenised(work, residents, bench)?;
         let keep = Keep { tower: None, texts: false };
         residents.make_room(slice, slice.host_bytes(rows.bytes()), keep)?;
-        let _lease = slice.host_lease(Owner::Texts, rows.bytes())?;
-        let leased = Leased { value: rows, _lease };
+        let lease = slice.host_lease(Owner::Texts, rows.bytes())?;
+        let leased = Leased::new(rows, lease);
         residents.texts.get_or_make(key.clone(), || Ok::<_, ExecuteError>(leased))?;
     }
     // As the newest, it stays when room is made.

@@ -7,9 +7,9 @@ use orchestrator_data::{
 };
 use orchestrator_engine::EngineError;
 use orchestrator_ledger::Refusal;
-use orchestrator_torch::out_of_memory;
 use orchestrator_model::ModelError;
 use orchestrator_tasks::{EmbeddingError, RankError, RelevanceError, TileShapeError};
+use orchestrator_torch::out_of_memory;
 use orchestrator_types::{Digest, FailureClass, SampleId};
 
 use crate::slice::TermsError;
@@ -130,9 +130,9 @@ impl ExecuteError {
             Self::Engine(error) => class_of_engine(error),
             Self::Refused(_) => FailureClass::Resource,
             Self::Terms(error) => class_of_terms(error),
-            Self::Torch(_) => FailureClass::Internal,
             Self::File { source, .. } => class_of_file(source.kind()),
-            Self::Rank(_)
+            Self::Torch(_)
+            | Self::Rank(_)
             | Self::Tile(_)
             | Self::Blob { .. }
             | Self::Panic(_)

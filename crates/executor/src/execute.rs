@@ -149,9 +149,7 @@ impl Executor {
             return Err(ExecuteError::Cancelled);
         }
         match work {
-            AssignedWork::EncodeTexts(work) => {
-                encode_texts(work, residents, cache, bench)
-            }
+            AssignedWork::EncodeTexts(work) => encode_texts(work, residents, cache, bench),
             AssignedWork::EncodeImages(work) => encode_images(work, residents, bench),
             AssignedWork::Rank(work) => rank(work, residents, blobs, bench),
         }
@@ -167,10 +165,8 @@ impl Executor {
         };
         let weights_bytes = self.residents.weights();
         let account = self.slice.account(weights_bytes);
-        let reading = ExecutorReading {
-            host_peak_bytes: account.host.resident_peak_bytes,
-            weights_bytes,
-        };
+        let reading =
+            ExecutorReading { host_peak_bytes: account.host.resident_peak_bytes, weights_bytes };
         Ok(UnitResult {
             rows: product.rows as u64,
             blob,

@@ -6,7 +6,10 @@
 use std::{io, thread};
 
 use nix::{
-    sys::{prctl, signal::Signal},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal},
+    },
     unistd::{Pid, getppid},
 };
 use tokio::{
@@ -25,6 +28,8 @@ impl Lifeline {
     /// Ties the process to its parent and to standard input.
     pub(crate) fn new() -> io::Result<Self> {
         let parent = getppid();
+        // It waits until somebody looks: before that it would end the process unasked.
+        hang_ups().thread_block()?;
         prctl::set_pdeathsig(Signal::SIGHUP)?;
         let (close, closed) = oneshot::channel();
         thread::Builder::new().name("stdin".to_owned()).spawn(move || {
@@ -40,6 +45,7 @@ impl Lifeline {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
+        hang_ups().thread_unblock()?;
         let reason = loop {
             tokio::select! {
                 _ = terminate.recv() => break "terminated",
@@ -58,4 +64,10 @@ impl Lifeline {
         info!(reason, "stopping");
         Ok(())
     }
+}
+
+fn hang_ups() -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGHUP);
+    set
 }

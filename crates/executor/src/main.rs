@@ -5,15 +5,16 @@ mod lifeline;
 use std::{
     io::{self, IsTerminal as _},
     num::NonZeroU16,
+    os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
 use anyhow::Context as _;
 use clap::Parser;
 use lifeline::Lifeline;
-use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
 use orchestrator_engine::Attention;
+use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
 use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
@@ -131,15 +132,11 @@ fn main() -> ExitCode {
 const DOES_NOT_FIT: u8 = 5;
 
 fn profiled(request: Profile) -> ExitCode {
-    if request.device != DeviceId::Cpu {
-        // SAFETY: no other thread runs yet, and CUDA has not been loaded.
-        #[expect(unsafe_code, reason = "the variable must be set before CUDA is loaded")]
-        unsafe {
-            std::env::set_var("CUDA_VISIBLE_DEVICES", request.device.to_string());
-        }
+    if let Some(error) = alone_with(&request.device) {
+        error!("cannot start anew with {} alone in sight: {error}", request.device);
+        return ExitCode::FAILURE;
     }
-    let Profile { model, component, precision, device, quota, allocator, rows, .. } =
-        request;
+    let Profile { model, component, precision, device, quota, allocator, rows, .. } = request;
     let attention = if request.math_attention { Attention::Math } else { Attention::Fused };
     let ceiling = ByteCount::bytes(quota);
     let request =
@@ -159,6 +156,21 @@ fn profiled(request: Profile) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Starts this program anew where CUDA would show it other devices than this one, which is read when
+/// CUDA is loaded. Comes back if there is no need to, or with an error.
+fn alone_with(device: &DeviceId) -> Option<io::Error> {
+    const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+    let name = device.to_string();
+    if *device == DeviceId::Cpu || std::env::var(VISIBLE).is_ok_and(|visible| visible == name) {
+        return None;
+    }
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return Some(error),
+    };
+    Some(Command::new(program).args(std::env::args_os().skip(1)).env(VISIBLE, name).exec())
 }
 
 fn print(document: &serde_json::Value) -> anyhow::Result<()> {

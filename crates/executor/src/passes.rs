@@ -15,12 +15,7 @@ use orchestrator_ledger::{Lease, Owner, Refusal};
 use orchestrator_torch::allocator;
 use orchestrator_types::{ByteCount, OnOom};
 
-use crate::{
-    attempt::Attempt,
-    error::ExecuteError,
-    slice::Slice,
-    tower::State,
-};
+use crate::{attempt::Attempt, error::ExecuteError, slice::Slice, tower::State};
 
 /// How the rows of one tower are passed.
 pub(crate) struct Passes<'a> {

@@ -15,7 +15,9 @@ use orchestrator_footprint::{self as footprint, Kind, Timed, knee, prior_rows};
 use orchestrator_ledger::{BestBatch, ComponentProfile, CurvePoint, Lease, Owner};
 use orchestrator_model::ModelFolder;
 use orchestrator_torch::{synchronise, trace};
-use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision};
+use orchestrator_types::{
+    AllocatorSettings, ByteCount, Component, DeviceId, FailureClass, MemoryTerms, Precision,
+};
 
 use crate::{
     error::ExecuteError,
@@ -26,7 +28,7 @@ use crate::{
 /// A batch is timed for at least this long.
 const TIMED: Duration = Duration::from_millis(300);
 /// No further batch is timed after this long; the curve says which were not tried.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What to profile.
 #[derive(Clone, Debug)]
@@ -116,10 +118,8 @@ fn of_tower<E: Encoder>(
     let account = slice.account(tower.weights(precision));
     let traced = traced(&loaded, slice, best.rows)?;
     let known = loaded.state.known();
-    let math = footprint::Setting {
-        attention: footprint::Attention::Math,
-        ..known.forecast.setting()
-    };
+    let math =
+        footprint::Setting { attention: footprint::Attention::Math, ..known.forecast.setting() };
     let weights = tower.weights(precision);
     Ok(ComponentProfile {
         component: E::COMPONENT,
@@ -190,11 +190,7 @@ fn curve<E: Encoder>(
 }
 
 /// Rows per second, of a batch that has run before.
-fn rate<E: Encoder>(
-    loaded: &Loaded<E>,
-    slice: &Slice,
-    rows: u32,
-) -> Result<f64, ExecuteError> {
+fn rate<E: Encoder>(loaded: &Loaded<E>, slice: &Slice, rows: u32) -> Result<f64, ExecuteError> {
     let _lease = lease(loaded, slice, rows)?;
     let sample = loaded.encoder.sample(rows as usize);
     let (started, mut passed) = (Instant::now(), 0);
@@ -206,11 +202,7 @@ fn rate<E: Encoder>(
     Ok(f64::from(rows) * f64::from(passed) / started.elapsed().as_secs_f64())
 }
 
-fn lease<E: Encoder>(
-    loaded: &Loaded<E>,
-    slice: &Slice,
-    rows: u32,
-) -> Result<Lease, ExecuteError> {
+fn lease<E: Encoder>(loaded: &Loaded<E>, slice: &Slice, rows: u32) -> Result<Lease, ExecuteError> {
     let bytes = loaded.state.longest(rows);
     Ok(slice.lease(Owner::Activations { component: E::COMPONENT, rows }, bytes)?)
 }

@@ -22,10 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use orchestrator_proto::domain::{AssignedRank, Direction};
-use orchestrator_tasks::{Direction as TaskDirection, Partial, Ranked, Ranker, Relevance};
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Owner;
+use orchestrator_proto::domain::{AssignedRank, Direction};
+use orchestrator_tasks::{Direction as TaskDirection, Partial, Ranked, Ranker, Relevance};
 use orchestrator_types::{ByteCount, Component, Shard};
 
 use crate::{
@@ -62,9 +62,11 @@ pub(crate) fn rank(
         let matrix = TextMatrix::read(blobs, &work.text_blobs)?;
         let keep = Keep { tower: None, texts: false };
         residents.make_room(slice, slice.host_bytes(matrix.bytes()), keep)?;
-        let _lease = slice.host_lease(Owner::Texts, matrix.bytes())?;
-        let leased = Leased { value: matrix, _lease };
-        residents.matrices.get_or_make(work.text_blobs.clone(), || Ok::<_, ExecuteError>(leased))?;
+        let lease = slice.host_lease(Owner::Texts, matrix.bytes())?;
+        let leased = Leased::new(matrix, lease);
+        residents
+            .matrices
+            .get_or_make(work.text_blobs.clone(), || Ok::<_, ExecuteError>(leased))?;
     }
     let width = residents.matrices.get(&work.text_blobs).map_or(1, |texts| texts.value.width);
     // As the newest, it stays when room is made.
@@ -82,8 +84,8 @@ pub(crate) fn rank(
     let _staging = slice.host_lease(Owner::Staging { component: Component::Score }, staging)?;
     slice.apply_limit()?;
     let Residents { datasets, matrices, .. } = residents;
-    let dataset = datasets
-        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+    let dataset =
+        datasets.get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
     let texts = &matrices.get(&work.text_blobs).expect("read above").value;
     let ranking = Ranking::new(work, dataset, texts, blobs, BLOCK_IMAGES)?;
     let (ranked, mut product) = ranking.run(threads, attempt)?;

@@ -53,7 +53,13 @@ pub(crate) struct Keep<'a> {
 #[derive(Debug)]
 pub(crate) struct Leased<T> {
     pub(crate) value: T,
-    pub(crate) _lease: Option<Lease>,
+    _lease: Option<Lease>,
+}
+
+impl<T> Leased<T> {
+    pub(crate) const fn new(value: T, lease: Option<Lease>) -> Self {
+        Self { value, _lease: lease }
+    }
 }
 
 impl Residents {
@@ -137,7 +143,8 @@ impl Residents {
         let mine = |source: &ModelSource| keep.is_some_and(|(kept, _)| kept == source);
         // Other models first: the unit's own model is likely to be asked for its other tower.
         for own in [false, true] {
-            for (source, model) in self.models.iter_mut().filter(|(source, _)| mine(source) == own) {
+            for (source, model) in self.models.iter_mut().filter(|(source, _)| mine(source) == own)
+            {
                 if model.text.is_some() && !kept(source, Component::Text) {
                     model.text = None;
                     return true;

@@ -14,9 +14,7 @@ use std::sync::{
 };
 
 use orchestrator_footprint::Kind;
-use orchestrator_ledger::{
-    Account, AllocatorLimit, Lease, Ledger, Owner, QuotaError, Refusal,
-};
+use orchestrator_ledger::{Account, AllocatorLimit, Lease, Ledger, Owner, QuotaError, Refusal};
 use orchestrator_torch::{Device, TorchError, allocator, synchronise};
 use orchestrator_types::{AllocatorSettings, ByteCount, DeviceId, MemoryTerms, Phase};
 

@@ -8,11 +8,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use orchestrator_device::host_memory;
-use orchestrator_engine::{
-    Attention, EngineError, Pixels, Placement, TextEncoder, VisionEncoder,
-};
+use orchestrator_engine::{Attention, EngineError, Pixels, Placement, TextEncoder, VisionEncoder};
 use orchestrator_footprint::{
-    self as footprint, Forecast, Input, Kind, Learned, Pressure, Probe, Setting, Tower, probe_rows, rows_that_fit,
+    self as footprint, Forecast, Input, Kind, Learned, Pressure, Probe, Setting, Tower, probe_rows,
+    rows_that_fit,
 };
 use orchestrator_ledger::{ForecastReading, Lease, Owner};
 use orchestrator_model::{ModelFolder, TextPooling};
@@ -190,11 +189,7 @@ impl<E: Encoder> Loaded<E> {
         let (tower, tokens) = shape(folder, E::COMPONENT);
         let held = tower.weights(precision);
         let passing = loading(folder, slice, E::COMPONENT, precision);
-        let owner = Owner::Weights {
-            model: name(folder),
-            component: E::COMPONENT,
-            precision,
-        };
+        let owner = Owner::Weights { model: name(folder), component: E::COMPONENT, precision };
         let mut weights = slice.lease(owner, sum(held, passing))?;
         let before = host_memory().anonymous;
         let encoder = E::load(folder, wanted.placement(slice))?;

@@ -37,12 +37,7 @@ pub const fn probe_rows(rows: u32) -> [u32; 2] {
 
 /// The largest number of rows, at most `most`, whose predicted activations are at most `free`; `None`
 /// if not even one row fits.
-pub fn rows_that_fit(
-    forecast: &Forecast,
-    tokens: u32,
-    free: ByteCount,
-    most: u32,
-) -> Option<u32> {
+pub fn rows_that_fit(forecast: &Forecast, tokens: u32, free: ByteCount, most: u32) -> Option<u32> {
     let fits = |rows: u32| forecast.activations(rows, tokens) <= free;
     if most == 0 || !fits(1) {
         return None;

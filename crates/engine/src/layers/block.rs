@@ -127,10 +127,7 @@ impl Block {
 }
 
 /// Views of `rows` rows each.
-fn parts(
-    tensor: &Tensor,
-    rows: i64,
-) -> Result<impl Iterator<Item = Tensor> + use<>, EngineError> {
+fn parts(tensor: &Tensor, rows: i64) -> Result<impl Iterator<Item = Tensor> + use<>, EngineError> {
     Ok(tensor.f_split(rows.max(1), 0)?.into_iter())
 }
 

@@ -135,8 +135,8 @@ mod tests {
         let row = |consumer: &Consumer| {
             let Consumer { name, calls, allocated_bytes, temporary_bytes, output_bytes, .. } =
                 consumer;
-            let [all, temporary, output] = [allocated_bytes, temporary_bytes, output_bytes]
-                .map(|bytes| bytes.as_u64());
+            let [all, temporary, output] =
+                [allocated_bytes, temporary_bytes, output_bytes].map(|bytes| bytes.as_u64());
             (name.clone(), *calls, [all, temporary, output, consumer.at_peak_bytes.as_u64()])
         };
         let rows: Vec<_> = found.iter().map(row).collect();

@@ -200,7 +200,13 @@ impl Meter {
         let mut state = self.shared.state();
         let same = |known: &ForecastReading| {
             (known.component, &known.model, known.precision, known.rows, known.tokens)
-                == (reading.component, &reading.model, reading.precision, reading.rows, reading.tokens)
+                == (
+                    reading.component,
+                    &reading.model,
+                    reading.precision,
+                    reading.rows,
+                    reading.tokens,
+                )
         };
         state.forecasts.retain(|known| !same(known));
         state.forecasts.push(reading);
@@ -339,7 +345,7 @@ impl Shared {
         let mut state = self.state();
         let at_unix_ms = unix_ms();
         if let Some(used) = used {
-            self.judge(&mut state, used, counts.reserved.current, at_unix_ms);
+            Self::judge(&mut state, used, counts.reserved.current, at_unix_ms);
         }
         let sample = Sample {
             at_unix_ms,
@@ -364,7 +370,7 @@ impl Shared {
     }
 
     /// Compares a reading with the quota, and names who breaks it.
-    fn judge(&self, state: &mut State, used: ByteCount, reserved: ByteCount, at_unix_ms: i64) {
+    fn judge(state: &mut State, used: ByteCount, reserved: ByteCount, at_unix_ms: i64) {
         let outside = ByteCount::bytes(used.as_u64().saturating_sub(reserved.as_u64()));
         let ours = state.outside_peak.unwrap_or_default();
         let breaching = used > state.quota && state.quota > ByteCount::ZERO;

@@ -57,12 +57,8 @@ impl Slice {
             }
             DeviceId::Gpu(_) | DeviceId::Mig(_) => Self::start_gpu(&id, &ledger)?,
         };
-        let runtime = Runtime {
-            overhead: None,
-            workspaces: ByteCount::ZERO,
-            lease: None,
-            asked: None,
-        };
+        let runtime =
+            Runtime { overhead: None, workspaces: ByteCount::ZERO, lease: None, asked: None };
         let (runtime, passes) = (Mutex::new(runtime), AtomicU64::new(0));
         let slice = Self { id, device, ceiling, ledger, meter, runtime, passes };
         slice.runtime().overhead = slice.meter.outside_allocator();

@@ -73,7 +73,11 @@ async fn a_refusal_repeats_one_tile_and_changes_no_bit() {
         refuse_once(skip, LARGE).unwrap();
         let result = bench.execute(shard(&dataset)).await.unwrap();
         let account = account(&result);
-        assert_eq!((account.ooms, account.splits), (before.0 + 1, before.1), "skip {skip}: run again whole");
+        assert_eq!(
+            (account.ooms, account.splits),
+            (before.0 + 1, before.1),
+            "skip {skip}: run again whole"
+        );
         before = (account.ooms, account.splits);
         assert_eq!(result.rows, u64::from(SHARD));
         assert!(result.quarantined.is_empty());
@@ -106,7 +110,7 @@ async fn refusals_without_end_split_tiles_down_to_single_rows() {
     let result = result.unwrap();
     let account = account(&result);
     assert_eq!(result.rows, u64::from(SHARD));
-    assert!(account.splits >= 3, "{} splits", account.splits);
+    assert!(account.splits >= 2, "{} splits", account.splits);
     assert!(passes() >= u64::from(SHARD), "{} passes", passes());
     let found = Embedded::of(&bench, &result);
     let distance = found.distance(&Embedded::of(&bench, &undisturbed));

@@ -177,12 +177,7 @@ fn holders(lines: &mut Vec<String>, nodes: &[&Node]) {
     held(lines, nodes, "Held at the end", |node| node.memory.holders.clone());
 }
 
-fn held(
-    lines: &mut Vec<String>,
-    nodes: &[&Node],
-    title: &str,
-    of: impl Fn(&Node) -> Vec<Holder>,
-) {
+fn held(lines: &mut Vec<String>, nodes: &[&Node], title: &str, of: impl Fn(&Node) -> Vec<Holder>) {
     if nodes.iter().all(|node| of(node).is_empty()) {
         return;
     }

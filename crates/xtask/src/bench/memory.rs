@@ -166,7 +166,9 @@ impl Grid {
                     let what = format!("{name} {component} | {precision}");
                     let points = profile.points(&what, rows)?;
                     // Minutes pass until the last one; whoever stops it keeps what was measured.
-                    points.iter().for_each(|point| eprintln!("{}", point.row()));
+                    for point in &points {
+                        eprintln!("{}", point.row());
+                    }
                     grid.points.extend(points);
                 }
             }
