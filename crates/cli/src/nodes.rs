@@ -265,7 +265,6 @@ mod tests {
             forecasts: Vec::new(),
             peak_holders: Vec::new(),
             holders: vec![holder(Owner::Texts, 2), holder(owner, 15)],
-            peak_holders: Vec::new(),
             breaches: Vec::new(),
             samples: Vec::new(),
         }
