@@ -5,6 +5,7 @@
 
 use std::{io, path::PathBuf, thread, time::Duration};
 
+use orchestrator_ledger::Owner;
 use orchestrator_proto::domain::{AssignedWork, Assignment, ExecutorReading, Timing, UnitResult};
 use orchestrator_types::{ByteCount, DeviceId, OnOom};
 use tokio::sync::mpsc;
@@ -73,6 +74,7 @@ pub(crate) fn start(
         while let Some(job) = jobs.blocking_recv() {
             executor.run(job);
         }
+        executor.close();
     })?;
     Ok((sender, thread))
 }
@@ -100,6 +102,16 @@ struct Executor {
 }
 
 impl Executor {
+    /// Lets everything go. What is still leased then was never returned: a defect.
+    fn close(&mut self) {
+        self.residents = Residents::new();
+        let left = self.slice.ledger().held_by(|owner| *owner != Owner::Runtime);
+        if left > ByteCount::ZERO {
+            error!(%left, holders = ?self.slice.ledger().holders(), "leases are left at the end");
+        }
+        debug_assert_eq!(left, ByteCount::ZERO, "every lease is returned");
+    }
+
     fn run(&mut self, job: Job) {
         let Job { assignment, updates } = job;
         let Assignment { run, unit, token, work, memory } = assignment;

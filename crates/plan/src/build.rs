@@ -6,7 +6,7 @@ mod units;
 use std::path::Path;
 
 use orchestrator_spec::{Evaluation, Facts, Trial};
-use orchestrator_types::{ByteCount, DatasetName, SliceId};
+use orchestrator_types::{ByteCount, DatasetName, DeviceId, SliceId};
 
 use self::{
     shape::{Shape, claims},
@@ -109,6 +109,15 @@ pub fn plan(
         .zip(&shapes)
         .map(|(trial, shape)| builder.trial(trial, models[trial.model], shape))
         .collect::<Result<Vec<_>, _>>()?;
+    if evaluation.memory.allocator.is_some()
+        && inventory.slices.iter().all(|slice| slice.device == DeviceId::Cpu)
+    {
+        reasons.push(
+            "memory.allocator: a processor's allocator counts bytes and has no settings; it \
+             changes nothing on these slices"
+                .to_owned(),
+        );
+    }
     reasons.extend(shapes.iter().flat_map(|shape| shape.reasons.iter().cloned()));
     reasons.dedup();
     Ok(Plan {

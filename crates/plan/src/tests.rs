@@ -345,3 +345,17 @@ fn rows_out_of_range_are_refused_however_they_arrive() {
     let json = serde_json::to_string(&right).unwrap();
     assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), right);
 }
+
+#[test]
+fn allocator_settings_that_change_nothing_are_said_to() {
+    let mut evaluation = evaluation("[auto]");
+    let inventory = inventory(1, ByteCount::gib(4));
+    let reasons = |evaluation: &Evaluation| {
+        let (facts, measured) = (facts(10, 1), Measured::default());
+        plan(evaluation, &facts, &inventory, Path::new("/data"), &measured).unwrap().reasons
+    };
+    let about = |reasons: Vec<String>| reasons.iter().any(|it| it.contains("memory.allocator"));
+    assert!(!about(reasons(&evaluation)));
+    evaluation.memory.allocator = Some("expandable_segments:True".parse().unwrap());
+    assert!(about(reasons(&evaluation)));
+}

@@ -65,9 +65,15 @@ pub fn read_profile(text: &str) -> Result<Profile, ReadProfileError> {
 }
 
 /// `models/tiny-clip vision fp32 on cpu: 64 rows of 50 tokens`.
+/// `GPU-` and eight digits.
+const SHORT_DEVICE: usize = 12;
+
 fn title(profile: &ComponentProfile) -> String {
     let ComponentProfile { model, component, precision, device, rows, tokens, .. } = profile;
-    let what = format!("{model} {component} {precision} on {device}");
+    // The first group of a UUID tells devices apart and leaves room in a heading.
+    let device = device.to_string();
+    let short: String = device.chars().take(SHORT_DEVICE).collect();
+    let what = format!("{model} {component} {precision} on {short}");
     printable(&format!("{what}: {rows} rows of {tokens} tokens"))
 }
 

@@ -90,7 +90,7 @@ pub(super) fn timeline(events: &[Event]) -> Vec<TimelinePoint> {
             at_us: event.at_ns / 1_000,
             live_bytes: ByteCount::bytes(event.live_after),
             operator: event.operator.clone(),
-            module: event.module.clone(),
+            module: if event.module.is_empty() { NOBODY.to_owned() } else { event.module.clone() },
         })
     };
     events.chunks(group).filter_map(highest).collect()
