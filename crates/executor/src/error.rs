@@ -6,11 +6,11 @@ use orchestrator_data::{
     dataset::DatasetErrors, preprocess::RecipeError, tokenizer::TokenizerError,
 };
 use orchestrator_engine::EngineError;
-use orchestrator_ledger::Refusal;
+use orchestrator_ledger::{Owner, Refusal};
 use orchestrator_model::ModelError;
 use orchestrator_tasks::{EmbeddingError, RankError, RelevanceError, TileShapeError};
 use orchestrator_torch::out_of_memory;
-use orchestrator_types::{Digest, FailureClass, SampleId};
+use orchestrator_types::{ByteCount, Digest, FailureClass, SampleId};
 
 use crate::slice::TermsError;
 
@@ -32,9 +32,26 @@ pub(crate) enum ExecuteError {
     /// A forward pass failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The book has no room, now or ever.
+    /// The book can never have room.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(Refusal),
+    /// The book has no room beside what the unit itself holds.
+    #[error(
+        "never fits: {owner} asked for {asked} beside {beside}, and the slice's quota is {quota}; \
+         {missing} missing; raise the quota, or lower batch or precision"
+    )]
+    NoRoom {
+        /// Who asked.
+        owner: Owner,
+        /// For how much.
+        asked: ByteCount,
+        /// What the unit holds already, by name.
+        beside: String,
+        /// All that the slice may hold.
+        quota: ByteCount,
+        /// Bytes that the quota is too small by.
+        missing: ByteCount,
+    },
     /// The run's terms for memory cannot be kept.
     #[error(transparent)]
     Terms(#[from] TermsError),
@@ -110,6 +127,21 @@ pub(crate) enum ExecuteError {
     Cancelled,
 }
 
+impl From<Refusal> for ExecuteError {
+    /// One unit runs at a time, and whatever it does not need was let go for it: nobody is left who
+    /// could return anything, so that *not now* is *never*.
+    fn from(refusal: Refusal) -> Self {
+        let Refusal::NotNow { owner, asked, free, missing, holders } = refusal else {
+            return Self::Refused(refusal);
+        };
+        let held = holders.iter().map(|holder| holder.bytes.as_u64()).sum::<u64>();
+        let names: Vec<String> =
+            holders.iter().map(|holder| format!("{} ({})", holder.owner, holder.bytes)).collect();
+        let quota = ByteCount::bytes(held.saturating_add(free.as_u64()));
+        Self::NoRoom { owner, asked, beside: names.join(", "), quota, missing }
+    }
+}
+
 impl ExecuteError {
     /// What the failure says about the unit.
     pub(crate) fn class(&self) -> FailureClass {
@@ -128,7 +160,7 @@ impl ExecuteError {
             | Self::Relevance(_)
             | Self::Rank(RankError::NotFinite { .. }) => FailureClass::Invalid,
             Self::Engine(error) => class_of_engine(error),
-            Self::Refused(_) => FailureClass::Resource,
+            Self::Refused(_) | Self::NoRoom { .. } => FailureClass::Resource,
             Self::Terms(error) => class_of_terms(error),
             Self::File { source, .. } => class_of_file(source.kind()),
             Self::Torch(_)
@@ -201,6 +233,20 @@ fn class_of_file(kind: io::ErrorKind) -> FailureClass {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_no_room_beside_its_own_unit_never_fits() {
+        let ledger = orchestrator_ledger::Ledger::new(ByteCount::mib(8));
+        let _texts = ledger.lease(Owner::Texts, ByteCount::mib(6)).unwrap();
+        let refusal = ledger.lease(Owner::ScoreTiles, ByteCount::mib(3)).unwrap_err();
+        let error = ExecuteError::from(refusal);
+        assert_eq!(error.class(), FailureClass::Resource);
+        assert_eq!(
+            error.message(),
+            "never fits: score tiles asked for 3.00 MiB beside texts (6.00 MiB), and the slice's \
+             quota is 8.00 MiB; 1.00 MiB missing; raise the quota, or lower batch or precision"
+        );
+    }
 
     #[test]
     fn a_message_holds_every_cause_once() {
