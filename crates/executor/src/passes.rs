@@ -91,7 +91,10 @@ impl Passes<'_> {
         let owner = || Owner::Activations { component, rows };
         let room = self.beside();
         let predicted = self.state.activations(rows, tokens);
-        // A pass that is predicted to need all there is, or more, may still pass by itself.
+        if !alone && predicted > room {
+            // Not even one row by itself: said before it is tried.
+            drop(self.slice.lease(owner(), predicted)?);
+        }
         let bytes = if alone { room } else { predicted.min(room) };
         match self.slice.lease_when_free(owner(), bytes, self.attempt) {
             Ok(lease) => Ok(lease),
