@@ -32,6 +32,9 @@ impl Embedded {
 
     /// Without what all rows share: embeddings of random towers differ by little else.
     fn centred(&self) -> Vec<f32> {
+        if self.len() <= 1 {
+            return self.rows.clone();
+        }
         let count = self.len() as f32;
         let mut mean = vec![0.0_f32; self.width];
         for row in self.rows.chunks_exact(self.width) {
