@@ -1,8 +1,8 @@
 //! The slice that this process computes on: its device, its book, and what the allocator may take.
 //!
 //! Invariants:
-//! - Whatever is large is leased before it is made, so that leases never exceed the quota; what the
-//!   allocator may take is the quota less what is leased outside of it.
+//! - Tensors are leased before they are made, texts as soon as their size is known, so that leases never
+//!   exceed the quota; what the allocator may take is the quota less what is leased outside of it.
 //! - Peaks of the allocator are reset in one place, [`Meter`], which keeps them before.
 
 mod meter;

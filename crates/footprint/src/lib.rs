@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - [`walk`] mirrors the engine's forward pass allocation by allocation. Whoever changes one changes
-//!   the other; a test compares them on every shape that `cargo xtask bench memory` prints.
+//!   the other; tests and `cargo xtask bench memory` compare predictions, probes included, with peaks.
 //! - A prediction grows with the rows, so that the largest batch that fits can be found without
 //!   trying one that does not.
 //!
