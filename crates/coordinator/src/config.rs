@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::blocking::Blocking;
+
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -27,6 +29,8 @@ pub struct Config {
     pub continue_interrupted: bool,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Where work that blocks is done; simulations do it inline.
+    pub blocking: Blocking,
 }
 
 impl Config {
@@ -43,6 +47,7 @@ impl Config {
             lease: Duration::from_secs(30),
             continue_interrupted: false,
             stop_wait: Duration::from_secs(3),
+            blocking: Blocking::Threads,
         }
     }
 }

@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
+    blocking::Blocking,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
         Registered, Registration, Resumed, Resumption,
@@ -41,6 +42,7 @@ pub(crate) struct Handlers {
     pub state: PathBuf,
     pub build: String,
     pub slice_wait: Duration,
+    pub blocking: Blocking,
     pub tasks: TaskTracker,
     pub life: Life,
 }
@@ -67,11 +69,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
         let request = request.into_inner();
         let build = self.build.clone();
-        let planning =
-            self.tasks.spawn_blocking(move || submit::planned(request, &inventory, build));
-        let planned = planning
-            .await
-            .map_err(|_| Refusal::new(RefusalCode::Internal, "planning failed; see the log"))??;
+        let planning = self.blocking.run(move || submit::planned(request, &inventory, build));
+        let planned = planning.await.map_err(Refusal::from)??;
         let submitted = Box::new(planned);
         let ask = |reply| driver::Request::Submit(submitted, reply);
         let (run, units) = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
@@ -82,7 +81,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let v1::WatchRequest { run, after } = request.into_inner();
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let (state, live) = (self.state.clone(), self.live.subscribe());
-        let watcher = Watcher { state, run: name(&run)?, after, live, sender };
+        let watcher =
+            Watcher { state, run: name(&run)?, after, live, sender, blocking: self.blocking };
         self.tasks.spawn(watcher.work_until(self.life.clone()));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -107,10 +107,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
         let run = name(&request.into_inner().run)?;
-        let results = self.results.clone();
-        let made = self.tasks.spawn_blocking(move || results.folder(&run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "the report failed; see the log");
-        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??);
+        // A report that nobody waits for any more is made all the same; a stop waits for it.
+        let (results, working) = (self.results.clone(), self.tasks.token());
+        let making = self.blocking.drive(async move {
+            let _working = working;
+            results.folder(&run).await
+        });
+        let folder = making.await.map_err(Refusal::from)??;
+        let chunks = transfer::send_files(self.blocking, &self.tasks, folder);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
@@ -160,7 +164,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
         let finished = Box::new(finished(request.into_inner())?);
-        self.require_blob(&finished)?;
+        self.require_blob(&finished).await?;
         let ask = |reply| driver::Request::Commit(finished, reply);
         let outcome = match self.driver.ask(CONTROL_TIMEOUT, ask).await? {
             CommitOutcome::Committed => v1::CommitOutcome::Committed,
@@ -187,10 +191,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
 impl Handlers {
     /// Blobs of a run that its results need and that are gone or damaged.
     async fn lost_blobs(&self, run: &RunId) -> Result<BTreeSet<Digest>, Refusal> {
-        let (state, blobs, run) = (self.state.clone(), self.blobs.clone(), run.clone());
-        let looked = self.tasks.spawn_blocking(move || lost::blobs(&state, &blobs, &run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "checking the blobs failed");
-        looked.map_err(failed)?
+        lost::blobs(self.blocking, &self.state, &self.blobs, run).await
     }
 
     /// Refuses a worker that would speak or compute differently.
@@ -222,9 +223,9 @@ impl Handlers {
         Ok(Registration { node, slices, libtorch })
     }
 
-    fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
+    async fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
         let blob = finished.result.blob;
-        let staged = self.blobs.size(blob.digest)?;
+        let staged = self.blobs.size(blob.digest).await?;
         if staged == Some(blob.size_bytes.as_u64()) {
             return Ok(());
         }

@@ -13,6 +13,7 @@
 //! `plan`, `run`).
 
 mod blobs;
+mod blocking;
 mod clock;
 mod config;
 mod driver;
@@ -32,7 +33,8 @@ mod tests;
 mod transfer;
 mod watch;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs};
+pub use blobs::BlobError;
+pub use blocking::{Blocking, Defect};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};

@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
+    blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Request, Settings, handle},
@@ -45,6 +46,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// See [`Defect`].
+    #[error(transparent)]
+    Defect(#[from] Defect),
     /// The operating system gives no thread.
     #[error("cannot start the coordinator's thread")]
     Thread(#[source] std::io::Error),
@@ -92,6 +96,7 @@ impl Coordinator {
             state: config.state.clone(),
             build: config.build.clone(),
             slice_wait: config.slice_wait,
+            blocking: config.blocking,
             tasks: tasks.clone(),
             life: life.clone(),
         };
@@ -146,13 +151,13 @@ async fn open(
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
 ) -> Result<(Driver, Blobs), StartError> {
-    let settings = settings(config);
-    let opened = tokio::task::spawn_blocking(move || {
+    let (settings, blocking) = (settings(config), config.blocking);
+    let open = move || {
         let store = Store::open(&settings.state)?;
-        let blobs = Blobs::open(&settings.state)?;
+        let blobs = Blobs::open(&settings.state, blocking)?;
         Ok((Driver::new(store, settings, clock, live)?, blobs))
-    });
-    opened.await.map_err(|error| StartError::Thread(std::io::Error::other(error)))?
+    };
+    blocking.run(open).await?
 }
 
 /// Starts the thread that decides.
