@@ -111,7 +111,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let (results, working) = (self.results.clone(), self.tasks.token());
         let making = self.blocking.drive(async move {
             let _working = working;
-            results.folder(&run).await
+            Box::pin(results.folder(&run)).await
         });
         let folder = making.await.map_err(Refusal::from)??;
         let chunks = transfer::send_files(self.blocking, &self.tasks, folder);
