@@ -43,6 +43,12 @@ pub enum BlobError {
     Defect(#[from] Defect),
 }
 
+/// Where a blob lies in the folder `root`.
+pub(crate) fn path_in(root: &Path, digest: Digest) -> PathBuf {
+    let name = digest.to_string();
+    root.join(&name[..2]).join(name)
+}
+
 /// The blobs of one coordinator.
 #[derive(Debug)]
 pub(crate) struct Blobs {

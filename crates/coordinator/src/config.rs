@@ -29,6 +29,8 @@ pub struct Config {
     pub continue_interrupted: bool,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Whether the store may lie on a network's file system.
+    pub network_store: bool,
     /// Where work that blocks is done; simulations do it inline.
     pub blocking: Blocking,
 }
@@ -47,6 +49,7 @@ impl Config {
             lease: Duration::from_secs(30),
             continue_interrupted: false,
             stop_wait: Duration::from_secs(3),
+            network_store: false,
             blocking: Blocking::Threads,
         }
     }

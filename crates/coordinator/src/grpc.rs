@@ -6,8 +6,9 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
+    CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
 };
+use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -183,7 +184,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<Self::FetchStream> {
         let digest = digest(&request.into_inner().digest)?;
-        let chunks = transfer::fetch(self.blobs.clone(), &self.tasks, digest);
+        let inline = transfer::Inline { state: self.state.clone(), blocking: self.blocking };
+        let chunks = transfer::fetch(self.blobs.clone(), inline, &self.tasks, digest);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 }
@@ -224,7 +226,10 @@ impl Handlers {
     }
 
     async fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
-        let blob = finished.result.blob;
+        let UnitResult { blob, inline, .. } = &finished.result;
+        if let Some(inline) = inline {
+            return require_inline(finished.unit, *blob, inline);
+        }
         let staged = self.blobs.size(blob.digest).await?;
         if staged == Some(blob.size_bytes.as_u64()) {
             return Ok(());
@@ -237,6 +242,24 @@ impl Handlers {
         );
         Err(Refusal::new(RefusalCode::NotFound, message))
     }
+}
+
+/// Refuses an inline blob that is not what its result says, or too large for a row.
+fn require_inline(unit: UnitId, blob: Blob, inline: &[u8]) -> Result<(), Refusal> {
+    let size = inline.len() as u64;
+    if size >= INLINE_LIMIT_BYTES {
+        let message = format!(
+            "unit {unit} brings {size} bytes with its result, and only blobs smaller than \
+             {INLINE_LIMIT_BYTES} bytes may come so; stage it"
+        );
+        return Err(Refusal::new(RefusalCode::Invalid, message));
+    }
+    if Digest::of(inline) == blob.digest && size == blob.size_bytes.as_u64() {
+        return Ok(());
+    }
+    let message =
+        format!("the blob that unit {unit} brings with its result is not {}", blob.digest);
+    Err(Refusal::new(RefusalCode::Invalid, message))
 }
 
 fn finished(request: v1::CommitRequest) -> Result<FinishedUnit, Refusal> {

@@ -41,7 +41,9 @@ pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
-pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
+pub use store::{
+    Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage, Violation, check_store,
+};
 
 use orchestrator_proto::Refusal;
 

@@ -39,7 +39,10 @@ async fn named(blocking: Blocking, state: &Path, run: &RunId) -> Result<BTreeSet
     let read = move || -> Result<BTreeSet<Digest>, StoreError> {
         let units = Reader::open(&state)?.units(&run)?;
         let committed = units.iter().filter(|row| row.stage == UnitStage::Committed);
-        Ok(committed.filter_map(|row| Some(row.result.as_ref()?.blob.digest)).collect())
+        let results = committed.filter_map(|row| row.result.as_ref());
+        // An inline blob is as whole as the store.
+        let elsewhere = results.filter(|result| result.inline.is_none());
+        Ok(elsewhere.map(|result| result.blob.digest).collect())
     };
     Ok(blocking.run(read).await??)
 }

@@ -23,7 +23,7 @@ use orchestrator_types::{RunId, UnitId};
 use tokio::sync::Mutex;
 
 use crate::{
-    blobs::Blobs,
+    blobs::{BlobError, Blobs},
     durable,
     event::Recorded,
     store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage},
@@ -67,6 +67,15 @@ impl Ended {
     fn result(&self, unit: UnitId) -> Option<&UnitResult> {
         let row = self.row(unit).filter(|row| row.stage == UnitStage::Committed);
         row.and_then(|row| row.result.as_ref())
+    }
+
+    /// The blob of a unit; none if it has no result.
+    async fn blob(&self, unit: UnitId, blobs: &Blobs) -> Result<Option<Vec<u8>>, BlobError> {
+        let Some(result) = self.result(unit) else { return Ok(None) };
+        match &result.inline {
+            Some(inline) => Ok(Some(inline.clone())),
+            None => blobs.read(result.blob.digest).await?.all().await.map(Some),
+        }
     }
 }
 

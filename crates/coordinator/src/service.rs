@@ -22,7 +22,7 @@ use crate::{
     grpc::Handlers,
     life::{EndError, Life},
     results::Results,
-    store::{Store, StoreError},
+    store::{Store, StoreError, refuse_network},
 };
 
 /// Live events that a watcher may miss before it reads the store again.
@@ -152,7 +152,11 @@ async fn open(
     live: broadcast::Sender<Arc<Live>>,
 ) -> Result<(Driver, Blobs), StartError> {
     let (settings, blocking) = (settings(config), config.blocking);
+    let network_store = config.network_store;
     let open = move || {
+        if !network_store {
+            refuse_network(&settings.state)?;
+        }
         let store = Store::open(&settings.state)?;
         let blobs = Blobs::open(&settings.state, blocking)?;
         Ok((Driver::new(store, settings, clock, live)?, blobs))

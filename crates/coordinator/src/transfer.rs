@@ -14,6 +14,7 @@ use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
     blocking::Blocking,
     results::FolderReader,
+    store::Reader,
 };
 
 /// Chunks between network and disk: enough to keep both busy, 4 MiB at most.
@@ -69,14 +70,15 @@ async fn pour(
 /// The chunks of a blob; an error ends the stream, also that its bytes are not those of its name.
 pub(crate) fn fetch(
     blobs: Arc<Blobs>,
+    inline: Inline,
     tasks: &TaskTracker,
     digest: Digest,
 ) -> mpsc::Receiver<Result<v1::BlobChunk, Status>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
     tasks.spawn(async move {
-        if let Err(error) = send_blob(&blobs, digest, &sender).await {
+        if let Err(error) = send_blob(&blobs, &inline, digest, &sender).await {
             // A reader that has gone away needs no reason.
-            drop(sender.send(Err(Refusal::from(error).into())).await);
+            drop(sender.send(Err(error.into())).await);
         }
     });
     receiver
@@ -85,15 +87,41 @@ pub(crate) fn fetch(
 /// Sends chunks until the end, or until nobody wants them.
 async fn send_blob(
     blobs: &Blobs,
+    inline: &Inline,
     digest: Digest,
     sender: &mpsc::Sender<Result<v1::BlobChunk, Status>>,
-) -> Result<(), BlobError> {
-    let mut reader = blobs.read(digest).await?;
+) -> Result<(), Refusal> {
+    let mut reader = match blobs.read(digest).await {
+        Ok(reader) => reader,
+        Err(missing @ BlobError::Missing(_)) => {
+            let data = inline.find(digest).await?.ok_or(missing)?;
+            // A reader that has gone away needs nothing.
+            drop(sender.send(Ok(v1::BlobChunk { data })).await);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
     loop {
         let data = reader.chunk(CHUNK_BYTES).await?;
         if data.is_empty() || sender.send(Ok(v1::BlobChunk { data })).await.is_err() {
             return Ok(());
         }
+    }
+}
+
+/// Blobs that are stored with the results of their units.
+#[derive(Clone, Debug)]
+pub(crate) struct Inline {
+    pub state: PathBuf,
+    pub blocking: Blocking,
+}
+
+impl Inline {
+    async fn find(&self, digest: Digest) -> Result<Option<Vec<u8>>, Refusal> {
+        let state = self.state.clone();
+        let find = move || Reader::open(&state)?.input(digest);
+        let found = self.blocking.run(find).await??;
+        Ok(found.filter(|bytes| Digest::of(bytes) == digest))
     }
 }
 

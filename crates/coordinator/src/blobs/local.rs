@@ -15,7 +15,7 @@ use std::{
 
 use orchestrator_types::Digest;
 
-use super::BlobError;
+use super::{BlobError, path_in};
 use crate::{blocking::Blocking, durable};
 
 fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BlobError + 'a {
@@ -47,7 +47,7 @@ impl Folder {
 
     /// Where a blob lies, if it is there.
     pub(super) fn path(&self, digest: Digest) -> PathBuf {
-        path(&self.root, digest)
+        path_in(&self.root, digest)
     }
 
     async fn run<T: Send + 'static>(
@@ -92,11 +92,6 @@ impl Folder {
     }
 }
 
-fn path(root: &Path, digest: Digest) -> PathBuf {
-    let name = digest.to_string();
-    root.join(&name[..2]).join(name)
-}
-
 /// A file in work. Dropped before [`Draft::keep`], it leaves nothing.
 #[derive(Debug)]
 pub(super) struct Draft {
@@ -138,7 +133,7 @@ impl Draft {
 
 impl Opened {
     fn keep(self, digest: Digest) -> Result<(), BlobError> {
-        let path = path(&self.root, digest);
+        let path = path_in(&self.root, digest);
         self.file.sync_all().map_err(failed("sync", &self.path))?;
         let folder = path.parent().expect("a blob lies in a folder");
         fs::create_dir_all(folder).map_err(failed("create", folder))?;

@@ -11,11 +11,7 @@ use super::{
     Driver, Resumed, Resumption, Submitted,
     active::{ActiveRun, Book},
 };
-use crate::{
-    event::RunEvent,
-    results,
-    store::{StoreError, UnitRow},
-};
+use crate::{event::RunEvent, results, store::StoreError};
 
 /// The refusal of a run that is not in the store.
 pub(crate) fn unknown(run: &RunId) -> Refusal {
@@ -39,7 +35,8 @@ impl Driver {
             return Ok(Err(refusal));
         }
         let key = self.store.insert_run(&submission, self.at_unix_ms)?;
-        let active = ActiveRun::new(submission.id.clone(), key, plan, &[], &self.store)?;
+        let active =
+            ActiveRun::new(submission.id.clone(), key, plan, &BTreeSet::new(), &self.store)?;
         self.start(active)?;
         Ok(Ok((submission.id, submission.units)))
     }
@@ -132,13 +129,14 @@ impl Driver {
         let known = "a known run has a row and its documents";
         let (key, _) = self.store.run_state(run)?.expect(known);
         let documents = self.store.documents(run)?.expect(known);
-        let is_lost = |row: &mut UnitRow| {
-            row.result.as_ref().is_some_and(|result| lost.contains(&result.blob.digest))
-        };
-        let mut units = self.store.units(key)?;
-        let lost = units.extract_if(.., is_lost).map(|row| row.unit).collect();
-        let active = ActiveRun::new(run.clone(), key, documents.plan, &units, &self.store)?;
-        Ok(Loaded { active, build: documents.build, lost })
+        let active = ActiveRun::new(run.clone(), key, documents.plan, lost, &self.store)?;
+        let mut units = Vec::new();
+        if !lost.is_empty() {
+            self.store.committed(key, |row| {
+                units.extend(lost.contains(&row.blob).then_some(row.unit));
+            })?;
+        }
+        Ok(Loaded { active, build: documents.build, lost: units })
     }
 
     /// Takes up every run that has not ended.

@@ -147,8 +147,8 @@ impl Source<'_> {
     }
 
     async fn blob(&self, unit: UnitId) -> Result<Option<Blob>, ResultsError> {
-        let Some(result) = self.ended.result(unit) else { return Ok(None) };
-        Ok(Some(Blob { unit, bytes: self.blobs.read(result.blob.digest).await?.all().await? }))
+        let bytes = self.ended.blob(unit, self.blobs).await?;
+        Ok(bytes.map(|bytes| Blob { unit, bytes }))
     }
 }
 

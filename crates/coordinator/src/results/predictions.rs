@@ -59,8 +59,7 @@ pub(super) async fn lines(
     blobs: &Blobs,
     unit: UnitId,
 ) -> Result<Vec<Line>, ResultsError> {
-    let Some(result) = ended.result(unit) else { return Ok(Vec::new()) };
-    let bytes = blobs.read(result.blob.digest).await?.all().await?;
+    let Some(bytes) = ended.blob(unit, blobs).await? else { return Ok(Vec::new()) };
     let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines
         .map(|line| {
