@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::blocking::Blocking;
+use crate::{blobs::BlobPlace, blocking::Blocking};
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Config {
     pub continue_interrupted: bool,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Where blobs are kept.
+    pub blobs: BlobPlace,
     /// Whether the store may lie on a network's file system.
     pub network_store: bool,
     /// Where work that blocks is done; simulations do it inline.
@@ -49,6 +51,7 @@ impl Config {
             lease: Duration::from_secs(30),
             continue_interrupted: false,
             stop_wait: Duration::from_secs(3),
+            blobs: BlobPlace::State,
             network_store: false,
             blocking: Blocking::Threads,
         }

@@ -257,3 +257,36 @@ fn partial(direction: Direction, queries: Shard) -> Partial {
         }
     }
 }
+
+/// The bytes of [`committed_blob`].
+pub(crate) const COMMITTED: &[u8] = b"the blob of a committed unit";
+
+/// Stores a run with one committed unit, whose blob this is.
+pub(crate) fn committed_blob(store: &crate::store::Store) -> Digest {
+    let inventory = Inventory { slices: vec![offer("n", 0)] };
+    let key = store.insert_run(&submitted("r", &inventory).submission, 1).unwrap();
+    let attempt = orchestrator_run::Attempt {
+        unit: UnitId(0),
+        number: 1,
+        token: orchestrator_types::FencingToken(1),
+        session: "s".parse().unwrap(),
+        slice: "n.0".parse().unwrap(),
+    };
+    let digest = Digest::of(COMMITTED);
+    let result = UnitResult {
+        rows: 1,
+        blob: Blob { digest, size_bytes: ByteCount::bytes(COMMITTED.len() as u64) },
+        partial: String::new(),
+        quarantined: Vec::new(),
+        timing: Timing::default(),
+        cached: false,
+        reading: ExecutorReading::default(),
+        samples: None,
+        account: None,
+        rows_per_dispatch: 0,
+        inline: None,
+    };
+    store.lease_unit(key, &attempt, 1).unwrap();
+    store.commit_unit(key, &attempt, &result, 2).unwrap();
+    digest
+}

@@ -28,12 +28,13 @@ mod results;
 mod service;
 mod store;
 mod submit;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod watch;
 
-pub use blobs::BlobError;
+pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
 pub use blocking::{Blocking, Defect};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;

@@ -23,6 +23,7 @@ use crate::{
     life::{EndError, Life},
     results::Results,
     store::{Store, StoreError, refuse_network},
+    sweep::Sweep,
 };
 
 /// Live events that a watcher may miss before it reads the store again.
@@ -34,7 +35,7 @@ pub enum StartError {
     /// The store cannot be used.
     #[error("the coordinator's store cannot be used")]
     Store(#[from] StoreError),
-    /// The folder of blobs cannot be used.
+    /// The place of the blobs cannot be used.
     #[error("the coordinator's blobs cannot be used")]
     Blobs(#[from] BlobError),
     /// The address is taken, or not ours.
@@ -85,7 +86,7 @@ impl Coordinator {
         let (told, _) = broadcast::channel(LIVE_EVENTS);
         let life = Life::default();
         let (requests, receiver) = handle(life.clone());
-        let (driver, blobs) = open(&config, clock, told.clone()).await?;
+        let (driver, blobs) = open(&config, clock.clone(), told.clone()).await?;
         let driver = start_driver(driver, receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let handlers = Handlers {
@@ -100,6 +101,13 @@ impl Coordinator {
             tasks: tasks.clone(),
             life: life.clone(),
         };
+        let sweep = Sweep {
+            blobs: handlers.blobs.clone(),
+            state: config.state.clone(),
+            blocking: config.blocking,
+            clock,
+        };
+        tasks.spawn(sweep.work_until(life.clone()));
         let server = tasks.spawn(serve(listener, handlers, life.clone())).abort_handle();
         Ok(Self { address, life, tasks, server, driver, config })
     }
@@ -151,17 +159,19 @@ async fn open(
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
 ) -> Result<(Driver, Blobs), StartError> {
-    let (settings, blocking) = (settings(config), config.blocking);
-    let network_store = config.network_store;
+    let (state, network_store) = (config.state.clone(), config.network_store);
     let open = move || {
         if !network_store {
-            refuse_network(&settings.state)?;
+            refuse_network(&state)?;
         }
-        let store = Store::open(&settings.state)?;
-        let blobs = Blobs::open(&settings.state, blocking)?;
-        Ok((Driver::new(store, settings, clock, live)?, blobs))
+        Store::open(&state)
     };
-    blocking.run(open).await?
+    let store = config.blocking.run(open).await??;
+    let (place, identity) = (&config.blobs, store.identity());
+    let blobs = Blobs::open(place, &config.state, identity, config.blocking).await?;
+    let settings = settings(config);
+    let load = move || Driver::new(store, settings, clock, live);
+    Ok((config.blocking.run(load).await??, blobs))
 }
 
 /// Starts the thread that decides.

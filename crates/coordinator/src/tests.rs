@@ -20,9 +20,7 @@ use orchestrator_types::{Digest, RunId};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, transport::Channel};
 
-use crate::{
-    Blocking, Clock, Config, Coordinator, EndError, Reader, SystemClock, blobs::Blobs, fixtures,
-};
+use crate::{Clock, Config, Coordinator, EndError, Reader, SystemClock, blobs::path_in, fixtures};
 
 struct Bench {
     coordinator: Coordinator,
@@ -289,15 +287,15 @@ async fn a_damaged_or_missing_blob_is_named_and_a_resume_heals_it() {
     assert_eq!(bench.finish(&session).await, units);
     let files = bench.files(&run).await.unwrap();
     let id: RunId = run.parse().unwrap();
-    let blobs = Blobs::open(bench.state.path(), Blocking::Inline).unwrap();
     let rows = Reader::open(bench.state.path()).unwrap().units(&id).unwrap();
     let ranked = rows.last().unwrap().result.as_ref().unwrap().blob;
     let encoded = rows[0].result.as_ref().unwrap().blob;
-    let path = blobs.path(ranked.digest);
+    let path_of = |digest| path_in(&bench.state.path().join("blobs"), digest);
+    let path = path_of(ranked.digest);
     let mut bytes = fs::read(&path).unwrap();
     bytes[0] ^= 1;
     fs::write(&path, bytes).unwrap();
-    fs::remove_file(blobs.path(encoded.digest)).unwrap();
+    fs::remove_file(path_of(encoded.digest)).unwrap();
     fs::remove_dir_all(crate::run_folder(bench.state.path(), &id)).unwrap();
     let status = bench.files(&run).await.unwrap_err();
     let advice = format!("`orchestrator resume {run}` computes it again");
