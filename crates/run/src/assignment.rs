@@ -20,6 +20,12 @@ pub struct Assignment {
     pub work: AssignedWork,
     /// How much memory it may use, and what follows when it is refused.
     pub memory: MemoryTerms,
+    /// Computed by an executor that has computed nothing else.
+    pub alone: bool,
+    /// Positions that are neither read nor computed; encodings of images only.
+    pub set_aside: Vec<Shard>,
+    /// What is told of them.
+    pub set_aside_reason: String,
 }
 
 /// A unit's work with its inputs named by content instead of by unit.
