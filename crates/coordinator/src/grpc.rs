@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
+    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
 };
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
 use tokio::sync::{broadcast, mpsc};
@@ -30,6 +30,8 @@ use crate::{
 
 /// Longest that a worker's call for work may wait: well below any proxy's patience.
 const LONGEST_WAIT_MS: u32 = 60_000;
+/// Most units of one lease: what a worker holds and does not compute, others wait for.
+const MOST_LEASES: u32 = 64;
 
 /// What the handlers reach.
 #[derive(Clone)]
@@ -116,11 +118,12 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {
         let worker = self.registration(request.into_inner())?;
+        let protocol = PROTOCOL_VERSION;
         let ask = |reply| driver::Request::Register(worker, reply);
-        let Registered { session, epoch, heartbeat_ms, lease_ms } =
+        let Registered { epoch, keep, heartbeat_ms, lease_ms } =
             self.driver.ask(CONTROL_TIMEOUT, ask).await?;
-        let session = session.into();
-        Ok(Response::new(v1::RegisterReply { session, epoch, heartbeat_ms, lease_ms }))
+        let keep = keep.into_iter().map(|token| token.0).collect();
+        Ok(Response::new(v1::RegisterReply { protocol, epoch, heartbeat_ms, lease_ms, keep }))
     }
 
     async fn heartbeat(
@@ -141,14 +144,16 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Answer<v1::LeaseReply> {
-        let v1::LeaseRequest { session, slice, request_id, wait_ms } = request.into_inner();
+        let v1::LeaseRequest { session, slice, request_id, wait_ms, count } = request.into_inner();
         let wait_ms = wait_ms.min(LONGEST_WAIT_MS).into();
         let (session, slice) = (name(&session)?, name(&slice)?);
-        let call = LeaseCall { session, slice, request_id, wait_ms };
+        let count = count.min(MOST_LEASES);
+        let call = LeaseCall { session, slice, request_id, wait_ms, count };
         let ask = |reply| driver::Request::Lease(call, reply);
         let deadline = CONTROL_TIMEOUT + Duration::from_millis(wait_ms);
-        let assignment = self.driver.ask(deadline, ask).await?.map(Into::into);
-        Ok(Response::new(v1::LeaseReply { assignment }))
+        let granted = self.driver.ask(deadline, ask).await?;
+        let assignments = granted.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::LeaseReply { assignments }))
     }
 
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
@@ -159,15 +164,26 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
-        let finished = Box::new(finished(request.into_inner())?);
-        self.require_blob(&finished)?;
-        let ask = |reply| driver::Request::Commit(finished, reply);
-        let outcome = match self.driver.ask(CONTROL_TIMEOUT, ask).await? {
-            CommitOutcome::Committed => v1::CommitOutcome::Committed,
-            CommitOutcome::AlreadyCommitted => v1::CommitOutcome::AlreadyCommitted,
-            CommitOutcome::Fenced => v1::CommitOutcome::Fenced,
-        };
-        Ok(Response::new(v1::CommitReply { outcome: outcome.into() }))
+        let v1::CommitRequest { session, finished } = request.into_inner();
+        let (session, finished) = (name(&session)?, finished.into_iter().map(read_finished));
+        // One wrong result does not hold up the others.
+        let read: Vec<_> = finished.map(|one| one.and_then(|one| self.with_blob(one))).collect();
+        let good = read.iter().flatten().cloned().collect();
+        let ask = |reply| driver::Request::Commit(session, good, reply);
+        let mut outcomes = self.driver.ask(CONTROL_TIMEOUT, ask).await?.into_iter();
+        let answers = read.into_iter().map(|one| match one {
+            Ok(_) => outcomes.next().map(answer).unwrap_or_default(),
+            Err(refusal) => answer(CommitOutcome::Refused(refusal.message)),
+        });
+        Ok(Response::new(v1::CommitReply { answers: answers.collect() }))
+    }
+
+    async fn goodbye(&self, request: Request<v1::GoodbyeRequest>) -> Answer<v1::GoodbyeReply> {
+        let v1::GoodbyeRequest { session, reason } = request.into_inner();
+        let session = name(&session)?;
+        let ask = |reply| driver::Request::Goodbye(session, reason, reply);
+        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::GoodbyeReply {}))
     }
 
     async fn fail(&self, request: Request<v1::FailRequest>) -> Answer<v1::FailReply> {
@@ -195,7 +211,16 @@ impl Handlers {
 
     /// Refuses a worker that would speak or compute differently.
     fn registration(&self, request: v1::RegisterRequest) -> Result<Registration, Refusal> {
-        let v1::RegisterRequest { protocol_version, build, node, slices, libtorch } = request;
+        let v1::RegisterRequest {
+            protocol_min,
+            protocol_max,
+            build,
+            node,
+            slices,
+            libtorch,
+            session,
+            held,
+        } = request;
         let stale = |what: &str, theirs: &str, ours: &str| {
             let message = format!(
                 "worker {node} has {what} {theirs}, the coordinator {ours}; install the same \
@@ -203,9 +228,10 @@ impl Handlers {
             );
             Err(Refusal::new(RefusalCode::Stale, message))
         };
-        if protocol_version != PROTOCOL_VERSION {
-            let (theirs, ours) = (protocol_version.to_string(), PROTOCOL_VERSION.to_string());
-            return stale("protocol version", &theirs, &ours);
+        if protocol_max < PROTOCOL_MIN || protocol_min > PROTOCOL_VERSION {
+            let theirs = format!("{protocol_min} to {protocol_max}");
+            let ours = format!("{PROTOCOL_MIN} to {PROTOCOL_VERSION}");
+            return stale("protocol versions", &theirs, &ours);
         }
         if build != self.build {
             return stale("build", &build, &self.build);
@@ -219,14 +245,15 @@ impl Handlers {
                 format!("worker {node} offers no slice, or one not named {node}.<number>");
             return Err(Refusal::new(RefusalCode::Invalid, message));
         }
-        Ok(Registration { node, slices, libtorch })
+        let held = held.into_iter().map(FencingToken).collect();
+        Ok(Registration { session: name(&session)?, node, slices, libtorch, held })
     }
 
-    fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
+    fn with_blob(&self, finished: FinishedUnit) -> Result<FinishedUnit, Refusal> {
         let blob = finished.result.blob;
         let staged = self.blobs.size(blob.digest)?;
         if staged == Some(blob.size_bytes.as_u64()) {
-            return Ok(());
+            return Ok(finished);
         }
         let message = format!(
             "blob {} of unit {} with {} bytes is not staged; stage it before the commit",
@@ -238,16 +265,26 @@ impl Handlers {
     }
 }
 
-fn finished(request: v1::CommitRequest) -> Result<FinishedUnit, Refusal> {
-    let v1::CommitRequest { session, run, unit, token, result } = request;
+fn read_finished(finished: v1::Finished) -> Result<FinishedUnit, Refusal> {
+    let v1::Finished { run, unit, token, result } = finished;
     let missing = || Refusal::new(RefusalCode::Invalid, "a commit needs a result");
     Ok(FinishedUnit {
-        session: name(&session)?,
         run: name(&run)?,
         unit: UnitId(unit),
         token: FencingToken(token),
         result: result.ok_or_else(missing)?.try_into()?,
     })
+}
+
+fn answer(outcome: CommitOutcome) -> v1::CommitAnswer {
+    let (outcome, problem) = match outcome {
+        CommitOutcome::Committed => (v1::CommitOutcome::Committed, String::new()),
+        CommitOutcome::AlreadyCommitted => (v1::CommitOutcome::AlreadyCommitted, String::new()),
+        CommitOutcome::Fenced => (v1::CommitOutcome::Fenced, String::new()),
+        CommitOutcome::Noted => (v1::CommitOutcome::Noted, String::new()),
+        CommitOutcome::Refused(problem) => (v1::CommitOutcome::Refused, problem),
+    };
+    v1::CommitAnswer { outcome: outcome.into(), problem }
 }
 
 fn failed(request: v1::FailRequest) -> Result<FailedUnit, Refusal> {

@@ -1,14 +1,15 @@
 //! [`Coordinator`]: the parts put together, started and stopped.
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Arc, mpsc},
-    thread::JoinHandle,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use orchestrator_proto::{MESSAGE_LIMIT_BYTES, server, v1::coordinator_server::CoordinatorServer};
-use tokio::{net::TcpListener, sync::broadcast, task::AbortHandle, time::timeout};
+use orchestrator_run::Stragglers;
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, mpsc},
+    task::AbortHandle,
+    time::timeout,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::TaskTracker;
 
@@ -162,7 +163,10 @@ fn start_driver(
     life: Life,
 ) -> Result<JoinHandle<()>, StartError> {
     let thread = std::thread::Builder::new().name("coordinator".to_owned());
-    thread.spawn(move || driver.work(&requests, &life)).map_err(StartError::Thread)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    let work = move || runtime.block_on(driver.work(requests, life));
+    thread.spawn(work).map_err(StartError::Thread)
 }
 
 fn settings(config: &Config) -> Settings {
@@ -175,6 +179,8 @@ fn settings(config: &Config) -> Settings {
         expected_slices: config.expected_slices,
         slice_wait_ms: ms(config.slice_wait).unwrap_or(u32::MAX).into(),
         continue_interrupted: config.continue_interrupted,
+        stragglers: Stragglers { least_ms: ms(config.straggler).unwrap_or(u32::MAX).into() },
+        no_worker_ms: ms(config.no_worker).unwrap_or(u32::MAX).into(),
     }
 }
 

@@ -262,7 +262,8 @@ impl TryFrom<v1::Assignment> for Assignment {
     type Error = InvalidMessage;
 
     fn try_from(assignment: v1::Assignment) -> Parsed<Self> {
-        let v1::Assignment { run, unit, token, work, memory } = assignment;
+        let v1::Assignment { run, unit, token, work, memory, alone, set_aside, set_aside_reason } =
+            assignment;
         let work = match present(work, "work")? {
             v1::assignment::Work::EncodeTexts(work) => AssignedWork::EncodeTexts(work.try_into()?),
             v1::assignment::Work::EncodeImages(work) => {
@@ -276,6 +277,9 @@ impl TryFrom<v1::Assignment> for Assignment {
             token: FencingToken(token),
             work,
             memory: present(memory, "memory")?.try_into()?,
+            alone,
+            set_aside: set_aside.into_iter().map(Shard::try_from).collect::<Parsed<_>>()?,
+            set_aside_reason,
         })
     }
 }

@@ -32,8 +32,11 @@ pub mod domain {
     };
 }
 
-/// Version of the messages and of their meaning. Both sides must be equal.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// Version of the messages and of their meaning.
+pub const PROTOCOL_VERSION: u32 = 3;
+
+/// Oldest version that this build still speaks. A release keeps the one before its own.
+pub const PROTOCOL_MIN: u32 = 3;
 
 /// Generated from `proto/orchestrator/v1`.
 pub mod v1 {

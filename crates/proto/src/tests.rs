@@ -193,7 +193,16 @@ proptest! {
     #[test]
     fn assignments_cross_the_wire(work in work(), memory in memory(), unit: u32, token: u64) {
         let (unit, token) = (UnitId(unit), FencingToken(token));
-        let sent = Assignment { run: run_id(), unit, token, work, memory };
+        let sent = Assignment {
+            run: run_id(),
+            unit,
+            token,
+            work,
+            memory,
+            alone: unit.0 % 2 == 0,
+            set_aside: vec![Shard { start: 3, end: 5 }],
+            set_aside_reason: "why".into(),
+        };
         let received = Assignment::try_from(v1::Assignment::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));
     }

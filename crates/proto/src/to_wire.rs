@@ -171,7 +171,9 @@ impl From<AssignedRank> for v1::Rank {
 }
 
 impl From<Assignment> for v1::Assignment {
-    fn from(Assignment { run, unit, token, work, memory }: Assignment) -> Self {
+    fn from(assignment: Assignment) -> Self {
+        let Assignment { run, unit, token, work, memory, alone, set_aside, set_aside_reason } =
+            assignment;
         let work = match work {
             AssignedWork::EncodeTexts(work) => v1::assignment::Work::EncodeTexts(work.into()),
             AssignedWork::EncodeImages(work) => v1::assignment::Work::EncodeImages(work.into()),
@@ -183,6 +185,9 @@ impl From<Assignment> for v1::Assignment {
             token: token.0,
             work: Some(work),
             memory: Some(memory.into()),
+            alone,
+            set_aside: set_aside.into_iter().map(Into::into).collect(),
+            set_aside_reason,
         }
     }
 }

@@ -6,11 +6,7 @@
 use orchestrator_plan::Unit;
 use orchestrator_types::{FencingToken, NodeName, UnitId};
 
-use crate::{
-    Asker, Attempt, Command, Millis, Run,
-    pace::is_slow,
-    unit::UnitState,
-};
+use crate::{Asker, Attempt, Command, Millis, Run, pace::is_slow, unit::UnitState};
 
 /// Units that read the same samples.
 #[derive(Clone, Debug)]
@@ -44,7 +40,8 @@ impl Run {
         let mut ready = self.queue.ready(&asker.components).filter(suits);
         let first = ready.next()?;
         let component = self.planned(first).component();
-        let alike = ready.take(LOOKED_AT).take_while(|unit| self.planned(*unit).component() == component);
+        let alike =
+            ready.take(LOOKED_AT).take_while(|unit| self.planned(*unit).component() == component);
         std::iter::once(first).chain(alike).min_by_key(|unit| self.reluctance(*unit, &asker.node))
     }
 
@@ -59,13 +56,7 @@ impl Run {
         }
     }
 
-    fn begin(
-        &mut self,
-        unit: UnitId,
-        asker: Asker,
-        token: FencingToken,
-        now: Millis,
-    ) -> Attempt {
+    fn begin(&mut self, unit: UnitId, asker: Asker, token: FencingToken, now: Millis) -> Attempt {
         let trouble = self.troubled.get(&unit);
         let elsewhere = asker.elsewhere.contains(&self.planned(unit).component());
         let attempt = Attempt {

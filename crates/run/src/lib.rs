@@ -81,6 +81,11 @@ pub enum Event {
         /// Its session.
         session: SessionId,
     },
+    /// Nobody is left to compute anything, and nobody has come for long.
+    Deserted {
+        /// For people.
+        message: String,
+    },
     /// A user wants the run to end.
     Cancel,
 }

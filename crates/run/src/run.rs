@@ -140,6 +140,7 @@ impl Run {
             Event::Failed { token, class, message } => self.failed(token, class, &message, now),
             Event::SessionLost { session } => self.session_lost(&session, now),
             Event::Released { session } => self.released(&session),
+            Event::Deserted { message } => self.deserted(&message),
             Event::Cancel => return self.cancel(),
         };
         if self.open == 0 {
@@ -157,6 +158,7 @@ impl Run {
             | Event::Failed { .. }
             | Event::SessionLost { .. }
             | Event::Released { .. }
+            | Event::Deserted { .. }
             | Event::Cancel => Vec::new(),
         }
     }
@@ -272,6 +274,26 @@ impl Run {
                 self.reopen(unit, Millis(0), 0);
             }
         }
+        commands
+    }
+
+    /// Every open unit fails; a resume opens them again.
+    fn deserted(&mut self, message: &str) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let left: Vec<FencingToken> = self.live.keys().copied().collect();
+        commands.extend(
+            left.into_iter().filter_map(|token| self.remove_live(token)).map(Command::Revoke),
+        );
+        for index in 0..self.units.len() {
+            if !self.units[index].is_ended() {
+                let unit = self.plan.units[index].id;
+                let (class, message) = (FailureClass::Infrastructure, message.to_owned());
+                let outcome = UnitOutcome::Failed { class, message };
+                self.end_unit(unit, outcome.clone());
+                commands.push(Command::Abandon { unit, outcome });
+            }
+        }
+        self.queue.clear();
         commands
     }
 

@@ -487,7 +487,8 @@ fn a_straggler_gets_one_twin_on_another_host_and_the_first_result_counts() {
     let commands = run.step(Event::Finished { token, unit, set_aside: false }, Millis(11_000));
     assert!(matches!(&commands[..2], [Command::Commit(winner), Command::Revoke(loser)]
         if winner.token == token && loser.token == straggler));
-    let late = run.step(Event::Finished { token: straggler, unit, set_aside: false }, Millis(12_000));
+    let late =
+        run.step(Event::Finished { token: straggler, unit, set_aside: false }, Millis(12_000));
     assert_eq!(late, [Command::Fence { unit, token: straggler }]);
 }
 
@@ -517,8 +518,11 @@ fn attempts_of_an_earlier_life_are_taken_over_and_work_that_was_handed_back_is_g
     let released = run.step(Event::Released { session: session(1) }, Millis(1));
     assert_eq!(released, [Command::Release(attempt.clone())]);
     let next = run.step(ask(3, 3), Millis(1));
-    assert!(matches!(&next[..], [Command::Grant(again)]
-        if again.unit == attempt.unit && again.number == 1), "it counts against no unit");
+    assert!(
+        matches!(&next[..], [Command::Grant(again)]
+        if again.unit == attempt.unit && again.number == 1),
+        "it counts against no unit"
+    );
     let mut ended = Run::new(plan(1), &committed(1, None));
     assert!(!ended.take_over(attempt.clone()), "its unit is committed");
 }

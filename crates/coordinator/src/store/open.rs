@@ -20,6 +20,9 @@ pub(super) fn prepare(connection: &mut Connection, state: &Path) -> Result<(), S
     if format == 0 {
         return schema::create(connection).map_err(StoreError::database("create its tables"));
     }
+    if format < schema::FORMAT {
+        schema::upgrade(connection, format).map_err(StoreError::database("upgrade its tables"))?;
+    }
     if meta(connection, "clean")? == 1 {
         return Ok(());
     }

@@ -1,12 +1,13 @@
 //! The tables, and the version of their meaning.
 //!
-//! There is no row for a unit that was never leased: a large run costs nothing until it is worked
-//! on, and the queue is derived from the plan and the ended units on load.
+//! A unit has a row once it was committed or has failed: a large run costs nothing until it is worked
+//! on, and the queue is derived from the plan and the ended units on load. A lease has a row for as
+//! long as its attempt lives, so that attempts outlive the coordinator's process.
 
 use rusqlite::Connection;
 
 /// Version of the tables, in SQLite's `user_version`. A newer one is refused, never guessed at.
-pub(super) const FORMAT: i64 = 1;
+pub(super) const FORMAT: i64 = 2;
 
 const TABLES: &str = "
 CREATE TABLE meta (
@@ -49,6 +50,18 @@ CREATE TABLE units (
   PRIMARY KEY (run, unit)
 );
 
+CREATE TABLE leases (
+  token INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  unit INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  node TEXT NOT NULL,
+  slice TEXT NOT NULL,
+  leased_unix_ms INTEGER NOT NULL,
+  probe INTEGER NOT NULL
+);
+
 CREATE TABLE slices (
   run INTEGER NOT NULL,
   slice TEXT NOT NULL,
@@ -71,6 +84,33 @@ INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit',
 /// The format of an open database; 0 for an empty one.
 pub(super) fn format(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
+}
+
+/// What each format adds to the one before it.
+const UPGRADES: [&str; 1] = ["
+CREATE TABLE leases (
+  token INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  unit INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  node TEXT NOT NULL,
+  slice TEXT NOT NULL,
+  leased_unix_ms INTEGER NOT NULL,
+  probe INTEGER NOT NULL
+);
+UPDATE units SET state = 'open' WHERE state = 'leased';
+"];
+
+/// Brings an older database up to date, all or nothing.
+pub(super) fn upgrade(connection: &mut Connection, found: i64) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    let done = usize::try_from(found - 1).unwrap_or_default();
+    for upgrade in &UPGRADES[done.min(UPGRADES.len())..] {
+        transaction.execute_batch(upgrade)?;
+    }
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    transaction.commit()
 }
 
 /// Makes the tables of an empty database.
