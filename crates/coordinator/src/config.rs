@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::blocking::Blocking;
+
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -31,6 +33,10 @@ pub struct Config {
     pub no_worker: Duration,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Whether the store may lie on a network's file system.
+    pub network_store: bool,
+    /// Where work that blocks is done; simulations do it inline.
+    pub blocking: Blocking,
 }
 
 impl Config {
@@ -49,6 +55,8 @@ impl Config {
             straggler: Duration::from_secs(30),
             no_worker: Duration::from_mins(10),
             stop_wait: Duration::from_secs(3),
+            network_store: false,
+            blocking: Blocking::Threads,
         }
     }
 }

@@ -148,6 +148,7 @@ pub(crate) fn output(assignment: &Assignment) -> (UnitResult, Vec<u8>) {
         samples: samples.then(|| Digest::of(b"samples")),
         account: samples.then(|| account(assignment.unit)),
         rows_per_dispatch: if samples { DISPATCHED } else { 0 },
+        inline: None,
     };
     (result, bytes)
 }

@@ -6,8 +6,10 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
+    CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal,
+    RefusalCode, v1,
 };
+use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
+    blocking::Blocking,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
         Registered, Registration, Resumed, Resumption,
@@ -43,6 +46,7 @@ pub(crate) struct Handlers {
     pub state: PathBuf,
     pub build: String,
     pub slice_wait: Duration,
+    pub blocking: Blocking,
     pub tasks: TaskTracker,
     pub life: Life,
 }
@@ -69,11 +73,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
         let request = request.into_inner();
         let build = self.build.clone();
-        let planning =
-            self.tasks.spawn_blocking(move || submit::planned(request, &inventory, build));
-        let planned = planning
-            .await
-            .map_err(|_| Refusal::new(RefusalCode::Internal, "planning failed; see the log"))??;
+        let planning = self.blocking.run(move || submit::planned(request, &inventory, build));
+        let planned = planning.await.map_err(Refusal::from)??;
         let submitted = Box::new(planned);
         let ask = |reply| driver::Request::Submit(submitted, reply);
         let (run, units) = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
@@ -84,7 +85,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let v1::WatchRequest { run, after } = request.into_inner();
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let (state, live) = (self.state.clone(), self.live.subscribe());
-        let watcher = Watcher { state, run: name(&run)?, after, live, sender };
+        let watcher =
+            Watcher { state, run: name(&run)?, after, live, sender, blocking: self.blocking };
         self.tasks.spawn(watcher.work_until(self.life.clone()));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -109,10 +111,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
         let run = name(&request.into_inner().run)?;
-        let results = self.results.clone();
-        let made = self.tasks.spawn_blocking(move || results.folder(&run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "the report failed; see the log");
-        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??);
+        // A report that nobody waits for any more is made all the same; a stop waits for it.
+        let (results, working) = (self.results.clone(), self.tasks.token());
+        let making = self.blocking.drive(async move {
+            let _working = working;
+            Box::pin(results.folder(&run)).await
+        });
+        let folder = making.await.map_err(Refusal::from)??;
+        let chunks = transfer::send_files(self.blocking, &self.tasks, folder);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
@@ -165,15 +171,21 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
         let v1::CommitRequest { session, finished } = request.into_inner();
-        let (session, finished) = (name(&session)?, finished.into_iter().map(read_finished));
+        let session = name(&session)?;
         // One wrong result does not hold up the others.
-        let read: Vec<_> = finished.map(|one| one.and_then(|one| self.with_blob(one))).collect();
+        let mut read = Vec::with_capacity(finished.len());
+        for one in finished.into_iter().map(read_finished) {
+            read.push(match one {
+                Ok(one) => self.with_blob(one).await?,
+                Err(refusal) => Err(refusal.message),
+            });
+        }
         let good = read.iter().flatten().cloned().collect();
         let ask = |reply| driver::Request::Commit(session, good, reply);
         let mut outcomes = self.driver.ask(CONTROL_TIMEOUT, ask).await?.into_iter();
         let answers = read.into_iter().map(|one| match one {
             Ok(_) => outcomes.next().map(answer).unwrap_or_default(),
-            Err(refusal) => answer(CommitOutcome::Refused(refusal.message)),
+            Err(problem) => answer(CommitOutcome::Refused(problem)),
         });
         Ok(Response::new(v1::CommitReply { answers: answers.collect() }))
     }
@@ -195,7 +207,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<Self::FetchStream> {
         let digest = digest(&request.into_inner().digest)?;
-        let chunks = transfer::fetch(self.blobs.clone(), &self.tasks, digest);
+        let inline = transfer::Inline { state: self.state.clone(), blocking: self.blocking };
+        let chunks = transfer::fetch(self.blobs.clone(), inline, &self.tasks, digest);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 }
@@ -203,10 +216,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
 impl Handlers {
     /// Blobs of a run that its results need and that are gone or damaged.
     async fn lost_blobs(&self, run: &RunId) -> Result<BTreeSet<Digest>, Refusal> {
-        let (state, blobs, run) = (self.state.clone(), self.blobs.clone(), run.clone());
-        let looked = self.tasks.spawn_blocking(move || lost::blobs(&state, &blobs, &run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "checking the blobs failed");
-        looked.map_err(failed)?
+        lost::blobs(self.blocking, &self.state, &self.blobs, run).await
     }
 
     /// Refuses a worker that would speak or compute differently.
@@ -249,20 +259,42 @@ impl Handlers {
         Ok(Registration { session: name(&session)?, node, slices, libtorch, held })
     }
 
-    fn with_blob(&self, finished: FinishedUnit) -> Result<FinishedUnit, Refusal> {
-        let blob = finished.result.blob;
-        let staged = self.blobs.size(blob.digest)?;
-        if staged == Some(blob.size_bytes.as_u64()) {
-            return Ok(finished);
+    /// A result whose blob is here, or what is wrong with it. An error of the disk is neither.
+    async fn with_blob(
+        &self,
+        finished: FinishedUnit,
+    ) -> Result<Result<FinishedUnit, String>, Refusal> {
+        let UnitResult { blob, inline, .. } = &finished.result;
+        if let Some(inline) = inline {
+            let whole = require_inline(finished.unit, *blob, inline);
+            return Ok(whole.map(|()| finished));
         }
-        let message = format!(
+        let staged = self.blobs.size(blob.digest).await?;
+        if staged == Some(blob.size_bytes.as_u64()) {
+            return Ok(Ok(finished));
+        }
+        Ok(Err(format!(
             "blob {} of unit {} with {} bytes is not staged; stage it before the commit",
             blob.digest,
             finished.unit,
             blob.size_bytes.as_u64()
-        );
-        Err(Refusal::new(RefusalCode::NotFound, message))
+        )))
     }
+}
+
+/// Refuses an inline blob that is not what its result says, or too large for a row.
+fn require_inline(unit: UnitId, blob: Blob, inline: &[u8]) -> Result<(), String> {
+    let size = inline.len() as u64;
+    if size >= INLINE_LIMIT_BYTES {
+        return Err(format!(
+            "unit {unit} brings {size} bytes with its result, and only blobs smaller than \
+             {INLINE_LIMIT_BYTES} bytes may come so; stage it"
+        ));
+    }
+    if Digest::of(inline) == blob.digest && size == blob.size_bytes.as_u64() {
+        return Ok(());
+    }
+    Err(format!("the blob that unit {unit} brings with its result is not {}", blob.digest))
 }
 
 fn read_finished(finished: v1::Finished) -> Result<FinishedUnit, Refusal> {

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
+    blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Request, Settings, handle},
@@ -22,7 +23,7 @@ use crate::{
     grpc::Handlers,
     life::{EndError, Life},
     results::Results,
-    store::{Store, StoreError},
+    store::{Store, StoreError, refuse_network},
 };
 
 /// Live events that a watcher may miss before it reads the store again.
@@ -46,6 +47,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// See [`Defect`].
+    #[error(transparent)]
+    Defect(#[from] Defect),
     /// The operating system gives no thread.
     #[error("cannot start the coordinator's thread")]
     Thread(#[source] std::io::Error),
@@ -93,6 +97,7 @@ impl Coordinator {
             state: config.state.clone(),
             build: config.build.clone(),
             slice_wait: config.slice_wait,
+            blocking: config.blocking,
             tasks: tasks.clone(),
             life: life.clone(),
         };
@@ -147,13 +152,17 @@ async fn open(
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
 ) -> Result<(Driver, Blobs), StartError> {
-    let settings = settings(config);
-    let opened = tokio::task::spawn_blocking(move || {
+    let (settings, blocking) = (settings(config), config.blocking);
+    let network_store = config.network_store;
+    let open = move || {
+        if !network_store {
+            refuse_network(&settings.state)?;
+        }
         let store = Store::open(&settings.state)?;
-        let blobs = Blobs::open(&settings.state)?;
+        let blobs = Blobs::open(&settings.state, blocking)?;
         Ok((Driver::new(store, settings, clock, live)?, blobs))
-    });
-    opened.await.map_err(|error| StartError::Thread(std::io::Error::other(error)))?
+    };
+    blocking.run(open).await?
 }
 
 /// Starts the thread that decides.

@@ -338,6 +338,7 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             inputs,
             account_json,
             rows_per_dispatch,
+            inline_blob,
         } = result;
         let v1::InputDigests { samples } = inputs.unwrap_or_default();
         let blob = Blob {
@@ -360,6 +361,7 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             },
             account: account(&account_json)?,
             rows_per_dispatch,
+            inline: inline_blob,
         })
     }
 }

@@ -12,8 +12,8 @@ mod tests;
 mod to_wire;
 
 pub use connection::{
-    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, MESSAGE_LIMIT_BYTES, TRANSFER_TIMEOUT, connect,
-    connect_unix, server,
+    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES,
+    TRANSFER_TIMEOUT, connect, connect_unix, server,
 };
 pub use from_wire::{InvalidMessage, run_state};
 pub use status::{Refusal, RefusalCode};

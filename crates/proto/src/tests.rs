@@ -216,6 +216,7 @@ proptest! {
         cached: bool,
         account in prop::option::of(account()),
         rows_per_dispatch: u32,
+        inline in prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
     ) {
         let quarantined = samples
             .into_iter()
@@ -238,6 +239,7 @@ proptest! {
             samples: digests.1,
             account,
             rows_per_dispatch,
+            inline,
         };
         let received = UnitResult::try_from(v1::UnitResult::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));

@@ -224,6 +224,7 @@ impl From<UnitResult> for v1::UnitResult {
             samples,
             account,
             rows_per_dispatch,
+            inline,
         } = result;
         let json = |account: Account| {
             serde_json::to_vec(&account).expect("an account is always valid JSON")
@@ -242,6 +243,7 @@ impl From<UnitResult> for v1::UnitResult {
             }),
             account_json: account.map_or_else(Vec::new, json),
             rows_per_dispatch,
+            inline_blob: inline,
         }
     }
 }

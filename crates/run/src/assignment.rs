@@ -90,6 +90,9 @@ pub struct UnitResult {
     /// Rows that went through the tower at once; 0 where no tower was asked.
     #[serde(default)]
     pub rows_per_dispatch: u32,
+    /// The blob itself, where it is so small that it travels and is stored with the result.
+    #[serde(skip)]
+    pub inline: Option<Vec<u8>>,
 }
 
 /// Bytes stored by their content.

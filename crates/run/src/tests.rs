@@ -315,6 +315,7 @@ fn samples(digest: &[u8]) -> UnitResult {
         samples: Some(Digest::of(digest)),
         account: None,
         rows_per_dispatch: 0,
+        inline: None,
     }
 }
 

@@ -15,7 +15,7 @@ use orchestrator_types::{
 use super::{CommitOutcome, Outbox, progress::Tally};
 use crate::{
     event::{Live, RunEvent},
-    store::{LeaseRow, RunKey, Store, StoreError, UnitRow, UnitStage},
+    store::{CommittedRow, LeaseRow, RunKey, Store, StoreError},
 };
 
 /// A run in work.
@@ -76,19 +76,24 @@ impl ActiveRun {
         id: RunId,
         key: RunKey,
         plan: Plan,
-        units: &[UnitRow],
+        lost: &BTreeSet<Digest>,
         store: &Store,
         stragglers: Stragglers,
     ) -> Result<Self, StoreError> {
         let plan = std::sync::Arc::new(plan);
-        let committed = units
-            .iter()
-            .filter(|row| row.stage == UnitStage::Committed)
-            .filter_map(|row| {
-                let set_aside = !row.result.as_ref()?.quarantined.is_empty();
-                Some((row.unit, Committed { token: row.token?, set_aside }))
-            })
-            .collect();
+        let (mut committed, mut blobs) = (BTreeMap::new(), vec![None; plan.units.len()]);
+        let (mut progress, mut samples) = (Tally::new(&plan), SampleDigests::default());
+        store.committed(key, |row| {
+            let CommittedRow { unit: id, token, blob, samples: read, set_aside } = row;
+            if lost.contains(&blob) {
+                return;
+            }
+            committed.insert(id, Committed { token, set_aside });
+            blobs[id.0 as usize] = Some(blob);
+            let unit = &plan.units[id.0 as usize];
+            progress.commit(unit.component(), unit.rows);
+            read.into_iter().for_each(|read| samples.learn(unit, read));
+        })?;
         let mut active = Self {
             id,
             key,
@@ -96,17 +101,17 @@ impl ActiveRun {
             placed: BTreeMap::new(),
             homes: BTreeMap::new(),
             granted: BTreeMap::new(),
-            progress: Tally::new(&plan),
+            progress,
             homeless: None,
-            samples: SampleDigests::default(),
+            samples,
             next_sequence: store.next_sequence(key)?,
-            blobs: vec![None; plan.units.len()],
+            blobs,
             quarantined: BTreeSet::new(),
             known_slices: store.slices(key)?.into_iter().collect(),
         };
-        for row in units.iter().filter(|row| row.stage == UnitStage::Committed) {
-            if let Some(result) = &row.result {
-                active.add_result(row.unit, result);
+        for (unit, result) in store.set_aside(key)? {
+            if committed.contains_key(&unit) {
+                active.add_quarantined(unit, &result);
             }
         }
         Ok(active)
@@ -177,11 +182,17 @@ impl ActiveRun {
     }
 
     /// Keeps what later units need of a result; returns samples that were not told before.
-    fn add_result(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
-        self.blobs[unit.0 as usize] = Some(result.blob.digest);
-        let unit = &self.run.plan().units[unit.0 as usize];
+    fn add_result(&mut self, id: UnitId, result: &UnitResult) -> Vec<RunEvent> {
+        self.blobs[id.0 as usize] = Some(result.blob.digest);
+        let unit = &self.run.plan().units[id.0 as usize];
         self.progress.commit(unit.component(), unit.rows);
         self.samples.add(unit, result);
+        self.add_quarantined(id, result)
+    }
+
+    /// Remembers samples that were set aside; returns those that were not told before.
+    fn add_quarantined(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
+        let unit = &self.run.plan().units[unit.0 as usize];
         let Work::EncodeImages(work) = &unit.work else { return Vec::new() };
         let dataset = &work.dataset.name;
         let fresh = result

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     event::RunEvent,
     results,
-    store::{RunKey, StoreError, UnitRow},
+    store::{RunKey, StoreError},
 };
 
 /// The refusal of a run that is not in the store.
@@ -39,7 +39,7 @@ impl Driver {
             return Ok(Err(refusal));
         }
         let key = self.store.insert_run(&submission, self.at_unix_ms)?;
-        let active = self.active(submission.id.clone(), key, plan, &[])?;
+        let active = self.active(submission.id.clone(), key, plan, &BTreeSet::new())?;
         self.start(active)?;
         Ok(Ok((submission.id, submission.units)))
     }
@@ -132,13 +132,14 @@ impl Driver {
         let known = "a known run has a row and its documents";
         let (key, _) = self.store.run_state(run)?.expect(known);
         let documents = self.store.documents(run)?.expect(known);
-        let is_lost = |row: &mut UnitRow| {
-            row.result.as_ref().is_some_and(|result| lost.contains(&result.blob.digest))
-        };
-        let mut units = self.store.units(key)?;
-        let lost = units.extract_if(.., is_lost).map(|row| row.unit).collect();
-        let active = self.active(run.clone(), key, documents.plan, &units)?;
-        Ok(Loaded { active, build: documents.build, lost })
+        let active = self.active(run.clone(), key, documents.plan, lost)?;
+        let mut units = Vec::new();
+        if !lost.is_empty() {
+            self.store.committed(key, |row| {
+                units.extend(lost.contains(&row.blob).then_some(row.unit));
+            })?;
+        }
+        Ok(Loaded { active, build: documents.build, lost: units })
     }
 
     fn active(
@@ -146,9 +147,9 @@ impl Driver {
         run: RunId,
         key: RunKey,
         plan: Plan,
-        units: &[UnitRow],
+        lost: &BTreeSet<Digest>,
     ) -> Result<ActiveRun, StoreError> {
-        ActiveRun::new(run, key, plan, units, &self.store, self.settings.stragglers)
+        ActiveRun::new(run, key, plan, lost, &self.store, self.settings.stragglers)
     }
 
     /// Takes up every run that has not ended.
