@@ -190,6 +190,7 @@ impl Executor {
             samples: product.samples,
             account: Some(account),
             rows_per_dispatch: product.dispatch,
+            images: product.images,
         })
     }
 }

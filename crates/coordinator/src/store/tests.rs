@@ -1,6 +1,6 @@
 //! What survives a stop, a crash and a mistake.
 
-use orchestrator_run::{Blob, ExecutorReading, Timing};
+use orchestrator_run::{Blob, ExecutorReading, ImageCounts, Timing};
 use orchestrator_types::{ByteCount, MemoryTerms};
 
 use super::*;
@@ -54,6 +54,7 @@ fn result() -> UnitResult {
         samples: None,
         account: None,
         rows_per_dispatch: 0,
+        images: ImageCounts::default(),
     }
 }
 
