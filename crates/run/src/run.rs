@@ -28,7 +28,7 @@ pub struct Run {
     plan: Arc<Plan>,
     units: Vec<UnitState>,
     /// Units whose inputs are committed and whose backoff is over, by order of preference.
-    ready: BTreeSet<(Component, UnitId)>,
+    ready: BTreeSet<(Component, u32, UnitId)>,
     /// Units whose inputs are committed, by the end of their backoff.
     delayed: BTreeSet<(Millis, UnitId)>,
     /// Every range that some unit needs.
@@ -155,12 +155,12 @@ impl Run {
                 break;
             }
             self.delayed.pop_first();
-            self.ready.insert((self.component(unit), unit));
+            self.ready.insert(self.preference(unit));
         }
-        let allowed = |(component, _): &&(Component, UnitId)| components.contains(component);
+        let allowed = |(component, ..): &&(Component, u32, UnitId)| components.contains(component);
         let Some(&entry) = self.ready.iter().find(allowed) else { return Vec::new() };
         self.ready.remove(&entry);
-        let unit = entry.1;
+        let unit = entry.2;
         let UnitState::Open(failures) = self.units[unit.0 as usize] else {
             unreachable!("only open units are ready")
         };
@@ -308,12 +308,14 @@ impl Run {
         let open = matches!(self.units[id.0 as usize], UnitState::Open(_));
         let needs = &self.plan.units[id.0 as usize].needs;
         if open && needs.iter().all(|need| self.needed[need].missing == 0) {
-            self.ready.insert((self.component(id), id));
+            self.ready.insert(self.preference(id));
         }
     }
 
-    fn component(&self, unit: UnitId) -> Component {
-        self.plan.units[unit.0 as usize].component()
+    /// The plan's order of preference among units that are ready.
+    fn preference(&self, id: UnitId) -> (Component, u32, UnitId) {
+        let unit = &self.plan.units[id.0 as usize];
+        (unit.component(), unit.turn, id)
     }
 
     fn derived_state(&self) -> RunState {
