@@ -23,12 +23,12 @@ pub use to_wire::wire_run_state;
 /// depend on the crates that decide.
 pub mod domain {
     pub use orchestrator_plan::{
-        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
-        TextSet,
+        DatasetSource, Direction, EncodeImages, EncodeTexts, MOST_TOWERS, ModelSource, SliceOffer,
+        SourceKind, TextSet, recipe,
     };
     pub use orchestrator_run::{
-        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-        UnitResult,
+        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts,
+        QuarantinedSample, Timing, UnitResult,
     };
 }
 

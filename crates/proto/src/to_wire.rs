@@ -6,8 +6,8 @@ use orchestrator_plan::{
     TextSet,
 };
 use orchestrator_run::{
-    AssignedRank, AssignedWork, Assignment, ExecutorReading, QuarantinedSample, RunState, Timing,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, ExecutorReading, ImageCounts, QuarantinedSample,
+    RunState, Timing, UnitResult,
 };
 use orchestrator_types::{
     ByteCount, Component, FailureClass, MemoryTerms, OnOom, Precision, Shard,
@@ -138,7 +138,8 @@ impl From<EncodeTexts> for v1::EncodeTexts {
 
 impl From<EncodeImages> for v1::EncodeImages {
     fn from(work: EncodeImages) -> Self {
-        let EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples } = work;
+        let EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples, recipe } =
+            work;
         Self {
             model: Some(model.into()),
             dataset: Some(dataset.into()),
@@ -146,6 +147,7 @@ impl From<EncodeImages> for v1::EncodeImages {
             batch,
             quarantine_bad_samples,
             tile,
+            recipe_digest: recipe.map_or_else(Vec::new, |digest| digest.as_bytes().to_vec()),
         }
     }
 }
@@ -225,6 +227,7 @@ impl From<UnitResult> for v1::UnitResult {
             account,
             rows_per_dispatch,
             inline,
+            images,
         } = result;
         let json = |account: Account| {
             serde_json::to_vec(&account).expect("an account is always valid JSON")
@@ -244,6 +247,19 @@ impl From<UnitResult> for v1::UnitResult {
             account_json: account.map_or_else(Vec::new, json),
             rows_per_dispatch,
             inline_blob: inline,
+            images: Some(images.into()),
+        }
+    }
+}
+
+impl From<ImageCounts> for v1::ImageCounts {
+    fn from(counts: ImageCounts) -> Self {
+        let ImageCounts { decoded, from_cache, cache_bytes, cache_limit_bytes } = counts;
+        Self {
+            decoded,
+            from_cache,
+            cache_bytes: cache_bytes.as_u64(),
+            cache_limit_bytes: cache_limit_bytes.as_u64(),
         }
     }
 }

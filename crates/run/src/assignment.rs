@@ -93,6 +93,22 @@ pub struct UnitResult {
     /// The blob itself, where it is so small that it travels and is stored with the result.
     #[serde(skip)]
     pub inline: Option<Vec<u8>>,
+    /// Where its images came from. Results of before it was counted have zeros.
+    #[serde(default)]
+    pub images: ImageCounts,
+}
+
+/// Where an attempt's images came from, and the node's cache of decoded samples as it saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageCounts {
+    /// Read and decoded, or found to be unreadable.
+    pub decoded: u64,
+    /// Served from the cache.
+    pub from_cache: u64,
+    /// Most that the attempt saw in the cache, which all executors of the node share.
+    pub cache_bytes: ByteCount,
+    /// The cache never holds more; zero where there is none.
+    pub cache_limit_bytes: ByteCount,
 }
 
 /// Bytes stored by their content.

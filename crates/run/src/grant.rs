@@ -3,7 +3,6 @@
 //! First what nobody has, in the plan's order; a unit that failed on this host is left to others
 //! while there are any. When nothing is left and the run is nearly over, a twin of a straggler.
 
-use orchestrator_plan::Unit;
 use orchestrator_types::{FencingToken, NodeName, UnitId};
 
 use crate::{Asker, Attempt, Command, Millis, Run, pace::is_slow, unit::UnitState};
@@ -49,7 +48,7 @@ impl Run {
     /// before and nobody decodes now, worst is one whose samples somebody is just decoding. The
     /// first of equals is taken.
     fn reluctance(&self, unit: UnitId, node: &NodeName) -> u8 {
-        match group(self.planned(unit)).and_then(|group| self.groups.get(&group)) {
+        match self.planned(unit).group.and_then(|group| self.groups.get(&group)) {
             Some(Group { live: 0, home }) if home == node => 0,
             None | Some(Group { live: 0, .. }) => 1,
             Some(_) => 2,
@@ -107,9 +106,4 @@ impl Run {
     fn nearly_over(&self) -> bool {
         self.open * 4 <= self.units.len()
     }
-}
-
-/// Which units read the same samples, where there are several.
-pub(crate) const fn group(_unit: &Unit) -> Option<u32> {
-    None
 }

@@ -30,8 +30,8 @@ mod unit;
 mod validate;
 
 pub use assignment::{
-    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts, QuarantinedSample,
+    Timing, UnitResult,
 };
 pub use pace::Stragglers;
 pub use retry::{COUNTED_ATTEMPTS, INFRASTRUCTURE_ATTEMPTS, Millis, backoff};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrator_plan::{Plan, Unit};
+use orchestrator_plan::Plan;
 use orchestrator_types::{Component, UnitId};
 
 use crate::Millis;
@@ -20,7 +20,7 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn offer(&mut self, plan: &Plan, unit: UnitId) {
         let planned = &plan.units[unit.0 as usize];
-        self.ready[planned.component() as usize].insert((turn(planned), unit));
+        self.ready[planned.component() as usize].insert((planned.turn, unit));
     }
 
     /// Offers `unit` from `at` on.
@@ -44,15 +44,10 @@ impl Queue {
 
     pub(crate) fn take(&mut self, plan: &Plan, unit: UnitId) {
         let planned = &plan.units[unit.0 as usize];
-        self.ready[planned.component() as usize].remove(&(turn(planned), unit));
+        self.ready[planned.component() as usize].remove(&(planned.turn, unit));
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
-}
-
-/// The unit's place in the order that the plan prefers.
-const fn turn(unit: &Unit) -> u32 {
-    unit.id.0
 }

@@ -10,7 +10,7 @@ use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitI
 
 use crate::{
     Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
-    grant::{Group, group},
+    grant::Group,
     hunt::Next,
     needs::Needs,
     pace::Pace,
@@ -30,7 +30,7 @@ pub struct Run {
     /// Live attempts of each unit that has some.
     live_units: BTreeMap<UnitId, u32>,
     pub(crate) troubled: BTreeMap<UnitId, Trouble>,
-    pub(crate) groups: BTreeMap<u32, Group>,
+    pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) pace: Pace,
     needs: Needs,
     /// Units that have not ended.
@@ -363,7 +363,7 @@ impl Run {
 
     pub(crate) fn insert_live(&mut self, attempt: Attempt) {
         *self.live_units.entry(attempt.unit).or_default() += 1;
-        if let Some(group) = group(self.planned(attempt.unit)) {
+        if let Some(group) = self.planned(attempt.unit).group {
             let home = attempt.node.clone();
             let entry = self.groups.entry(group).or_insert(Group { live: 0, home: home.clone() });
             (entry.live, entry.home) = (entry.live + 1, home);
@@ -379,7 +379,7 @@ impl Run {
                 self.live_units.remove(&attempt.unit);
             }
         }
-        if let Some(group) = group(self.planned(attempt.unit))
+        if let Some(group) = self.planned(attempt.unit).group
             && let Some(entry) = self.groups.get_mut(&group)
         {
             entry.live -= 1;

@@ -13,8 +13,8 @@ use orchestrator_types::{
 use proptest::prelude::*;
 
 use crate::{
-    Asker, Blob, Command, Committed, Event, ExecutorReading, Millis, Run, RunState, SampleDigests,
-    Stragglers, Timing, UnitOutcome, UnitResult, backoff, validate,
+    Asker, Blob, Command, Committed, Event, ExecutorReading, ImageCounts, Millis, Run, RunState,
+    SampleDigests, Stragglers, Timing, UnitOutcome, UnitResult, backoff, validate,
 };
 
 const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
@@ -49,6 +49,7 @@ fn plan(images: u32) -> Arc<Plan> {
             batch: 4,
             tile: 4,
             quarantine_bad_samples: true,
+            recipe: None,
         };
         units.push((Work::EncodeImages(work), Vec::new()));
     }
@@ -71,7 +72,7 @@ fn plan(images: u32) -> Arc<Plan> {
     let units = (0..)
         .map(UnitId)
         .zip(units)
-        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4 })
+        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4, turn: 0, group: None })
         .collect();
     Arc::new(Plan {
         schema: PLAN_SCHEMA.into(),
@@ -316,6 +317,7 @@ fn samples(digest: &[u8]) -> UnitResult {
         account: None,
         rows_per_dispatch: 0,
         inline: None,
+        images: ImageCounts::default(),
     }
 }
 
@@ -534,4 +536,21 @@ fn waits_double_up_to_ten_seconds() {
         (1..=8).map(backoff).collect::<Vec<_>>(),
         [200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
     );
+}
+
+#[test]
+fn units_of_one_component_are_granted_in_the_order_of_their_turns() {
+    let mut turned = (*plan(4)).clone();
+    for (unit, turn) in turned.units.iter_mut().zip([0, 9, 3, 7, 3]) {
+        unit.turn = turn;
+    }
+    let mut run = Run::new(Arc::new(turned), &BTreeMap::new());
+    let mut granted = Vec::new();
+    for token in 1..=5 {
+        for command in run.step(ask(0, token), Millis(0)) {
+            let Command::Grant(attempt) = command else { unreachable!("nothing else is due") };
+            granted.push(attempt.unit.0);
+        }
+    }
+    assert_eq!(granted, [0, 2, 4, 3, 1], "texts first, then images by turn and id");
 }
