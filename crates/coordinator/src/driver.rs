@@ -14,6 +14,7 @@ mod progress;
 mod request;
 mod runs;
 mod sessions;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -180,6 +181,11 @@ impl Driver {
             Request::Inventory(reply) => {
                 let deadline = self.now.after(self.settings.slice_wait_ms);
                 self.planning.push((deadline, reply));
+                Ok(())
+            }
+            Request::Snapshot(reply) => {
+                let answer = Ok(self.snapshot());
+                self.outbox.reply(reply, answer);
                 Ok(())
             }
             Request::Submit(submission, reply) => {

@@ -48,7 +48,7 @@ pub(crate) struct Handlers {
 type Answer<T> = Result<Response<T>, Status>;
 type Outgoing<T> = ReceiverStream<Result<T, Status>>;
 
-fn name<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
+pub(crate) fn name<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
     text.parse().map_err(|error: T::Err| Refusal::new(RefusalCode::Invalid, error.to_string()))
 }
 
@@ -106,11 +106,12 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
-        let run = name(&request.into_inner().run)?;
+        let v1::ResultsRequest { run, files } = request.into_inner();
+        let run = name(&run)?;
         let results = self.results.clone();
         let made = self.tasks.spawn_blocking(move || results.folder(&run)).await;
         let failed = |_| Refusal::new(RefusalCode::Internal, "the report failed; see the log");
-        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??);
+        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??, files);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 

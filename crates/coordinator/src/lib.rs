@@ -21,6 +21,8 @@ mod event;
 #[cfg(test)]
 mod fixtures;
 mod grpc;
+mod http;
+mod inspector;
 mod life;
 mod lost;
 mod results;
@@ -30,6 +32,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod view;
 mod watch;
 
 pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs};
@@ -39,6 +42,10 @@ pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
+pub use view::{
+    AttemptView, ClusterView, Count, FailedUnit, RunLine, RunStatus, SetAside, SliceView,
+    WorkerView,
+};
 pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
 
 use orchestrator_proto::Refusal;

@@ -148,9 +148,10 @@ pub(crate) fn discard(state: &Path, run: &RunId) -> Result<(), StoreError> {
     }
 }
 
-/// Sends every file of a finished folder, in order of their names, until nobody wants more. Blocks.
+/// Sends every file of a finished folder, or those of the names in `only`, in order of their names, until nobody wants more. Blocks.
 pub(crate) fn send(
     folder: &Path,
+    only: &[String],
     mut wanted: impl FnMut(v1::FileChunk) -> bool,
 ) -> Result<(), Refusal> {
     let entries = fs::read_dir(folder).map_err(file("list", folder))?;
@@ -158,6 +159,7 @@ pub(crate) fn send(
         .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
         .collect::<Result<_, _>>()
         .map_err(file("list", folder))?;
+    names.retain(|name| only.is_empty() || only.contains(name));
     names.sort();
     for name in names {
         let path = folder.join(&name);

@@ -94,14 +94,15 @@ fn send_blob(
     }
 }
 
-/// The chunks of a run folder's files.
+/// The chunks of a run folder's files: those with these names, or all.
 pub(crate) fn send_files(
     tasks: &TaskTracker,
     folder: PathBuf,
+    wanted: Vec<String>,
 ) -> mpsc::Receiver<Result<v1::FileChunk, Status>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
     tasks.spawn_blocking(move || {
-        let sent = results::send(&folder, |chunk| sender.blocking_send(Ok(chunk)).is_ok());
+        let sent = results::send(&folder, &wanted, |chunk| sender.blocking_send(Ok(chunk)).is_ok());
         if let Err(refusal) = sent {
             // A reader that has gone away needs no reason.
             drop(sender.blocking_send(Err(refusal.into())));

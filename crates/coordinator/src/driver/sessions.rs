@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use orchestrator_ledger::Account;
 use orchestrator_plan::{Inventory, SliceOffer};
 use orchestrator_run::Millis;
 use orchestrator_types::{FencingToken, NodeName, RunId, SessionId, SliceId};
@@ -14,10 +15,14 @@ pub(super) struct Session {
     pub node: NodeName,
     pub slices: Vec<SliceOffer>,
     pub libtorch: String,
+    /// When it registered.
+    pub since: Millis,
     /// When it was last heard of.
     pub seen: Millis,
     /// The last lease of each slice, so that the same request gets the same answer.
     pub answered: BTreeMap<SliceId, Answered>,
+    /// Memory of its executors, as they told with their last results; for people only.
+    pub accounts: BTreeMap<SliceId, Account>,
 }
 
 /// A lease that was granted.
@@ -35,12 +40,25 @@ pub(super) struct Sessions(BTreeMap<SessionId, Session>);
 impl Sessions {
     pub(super) fn add(&mut self, id: SessionId, worker: Registration, now: Millis) {
         let Registration { node, slices, libtorch } = worker;
-        let session = Session { node, slices, libtorch, seen: now, answered: BTreeMap::new() };
+        let (answered, accounts) = (BTreeMap::new(), BTreeMap::new());
+        let session =
+            Session { node, slices, libtorch, since: now, seen: now, answered, accounts };
         self.0.insert(id, session);
     }
 
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Session> {
         self.0.remove(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.0.iter()
+    }
+
+    /// Keeps what a result of `slice` tells of its executor's memory.
+    pub(super) fn told(&mut self, id: &SessionId, slice: &SliceId, account: Option<&Account>) {
+        let Some((session, account)) = self.0.get_mut(id).zip(account) else { return };
+        let newest = Account { samples: Vec::new(), ..account.clone() };
+        session.accounts.insert(slice.clone(), newest);
     }
 
     pub(super) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {

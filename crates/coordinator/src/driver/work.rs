@@ -216,6 +216,8 @@ impl Driver {
                 self.apply(run, event, None)?;
                 return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
             }
+            let slice = attempt.slice.clone();
+            self.sessions.told(session, &slice, result.account.as_ref());
         }
         let set_aside = !result.quarantined.is_empty();
         let event = Event::Finished { token: *token, unit: *unit, set_aside };
