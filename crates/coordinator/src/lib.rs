@@ -42,11 +42,11 @@ pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
+pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
 pub use view::{
     AttemptView, ClusterView, Count, FailedUnit, RunLine, RunStatus, SetAside, SliceView,
     WorkerView,
 };
-pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
 
 use orchestrator_proto::Refusal;
 

@@ -26,8 +26,8 @@ pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use failure::FailureClass;
 pub use ids::{
-    DataRootName, DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
-    TrialId, UnitId,
+    DataRootName, DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId,
+    SliceId, TrialId, UnitId,
 };
 pub use memory::{MemoryTerms, OnOom};
 pub use precision::{ParsePrecisionError, Precision};

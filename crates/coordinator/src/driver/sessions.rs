@@ -41,8 +41,7 @@ impl Sessions {
     pub(super) fn add(&mut self, id: SessionId, worker: Registration, now: Millis) {
         let Registration { node, slices, libtorch } = worker;
         let (answered, accounts) = (BTreeMap::new(), BTreeMap::new());
-        let session =
-            Session { node, slices, libtorch, since: now, seen: now, answered, accounts };
+        let session = Session { node, slices, libtorch, since: now, seen: now, answered, accounts };
         self.0.insert(id, session);
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use orchestrator_proto::{domain::SliceOffer, v1};
 use orchestrator_types::{ByteCount, DeviceId, Digest};
-use orchestrator_worker::{DataAccess, Agent, Config, Limits};
+use orchestrator_worker::{Agent, Config, DataAccess, Limits};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
