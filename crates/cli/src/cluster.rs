@@ -110,10 +110,11 @@ impl Cluster {
             Ok(_) => Ok(()),
             Err(status) if status.code() == tonic::Code::Unimplemented => {
                 let message = format!(
-                    "{} is no coordinator of this release; install the same release on both",
+                    "what answers at {} is no coordinator, or one of another release; is the \
+                     address right?",
                     self.address
                 );
-                Err(Failure::internal(anyhow!(message)))
+                Err(Failure::new(Exit::Unreachable, anyhow!(message)))
             }
             Err(status) => {
                 let error = CallError::from(status);
