@@ -15,6 +15,10 @@ pub struct Config {
     pub state: PathBuf,
     /// Where to listen; port 0 = any free one.
     pub listen: SocketAddr,
+    /// Where to serve HTTP for probes and metrics; none: nowhere. Port 0 = any free one.
+    pub http: Option<SocketAddr>,
+    /// Whether gRPC reflection tells callers which services there are.
+    pub reflection: bool,
     /// Build that workers must have, so that one run is never computed by two.
     pub build: String,
     /// Slices that planning waits for, at most for `slice_wait`; at least one is needed.
@@ -45,6 +49,8 @@ impl Config {
         Self {
             state,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            http: None,
+            reflection: false,
             build: orchestrator_proto::BUILD.to_owned(),
             expected_slices: 1,
             slice_wait: Duration::from_secs(10),

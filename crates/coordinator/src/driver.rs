@@ -15,6 +15,7 @@ mod progress;
 mod request;
 mod runs;
 mod sessions;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -192,6 +193,11 @@ impl Driver {
             Request::Inventory(reply) => {
                 let deadline = self.now.after(self.settings.slice_wait_ms);
                 self.planning.push((deadline, reply));
+                Ok(())
+            }
+            Request::Snapshot(reply) => {
+                let answer = Ok(self.snapshot());
+                self.outbox.reply(reply, answer);
                 Ok(())
             }
             Request::Submit(submission, reply) => {

@@ -54,7 +54,7 @@ pub(crate) struct Handlers {
 type Answer<T> = Result<Response<T>, Status>;
 type Outgoing<T> = ReceiverStream<Result<T, Status>>;
 
-fn name<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
+pub(crate) fn name<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
     text.parse().map_err(|error: T::Err| Refusal::new(RefusalCode::Invalid, error.to_string()))
 }
 
@@ -110,7 +110,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
-        let run = name(&request.into_inner().run)?;
+        let v1::ResultsRequest { run, files } = request.into_inner();
+        let run = name(&run)?;
         // A report that nobody waits for any more is made all the same; a stop waits for it.
         let (results, working) = (self.results.clone(), self.tasks.token());
         let making = self.blocking.drive(async move {
@@ -118,7 +119,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
             Box::pin(results.folder(&run)).await
         });
         let folder = making.await.map_err(Refusal::from)??;
-        let chunks = transfer::send_files(self.blocking, &self.tasks, folder);
+        let chunks = transfer::send_files(self.blocking, &self.tasks, folder, files);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 

@@ -70,7 +70,7 @@ pub enum Work {
 /// Weights and the precision in which they compute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ModelSource {
-    /// Model folder, absolute.
+    /// Model folder, absolute or below a data root (`NAME:rest`).
     pub folder: PathBuf,
     /// Digest of the weights that the plan was made for.
     pub weights: Digest,
@@ -96,7 +96,7 @@ pub struct DatasetSource {
     pub manifest: Digest,
 }
 
-/// Format and absolute place of a dataset.
+/// Format and place of a dataset: absolute paths, or ones below a data root (`NAME:rest`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum SourceKind {

@@ -48,6 +48,9 @@ pub mod v1 {
     tonic::include_proto!("orchestrator.v1");
 }
 
+/// The messages and services as protobuf describes them, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// Identity of this build. A worker and a coordinator of different builds refuse each other, since
 /// their numbers could differ.
 pub const BUILD: &str = env!("CARGO_PKG_VERSION");

@@ -7,6 +7,7 @@ mod allocator;
 mod byte_count;
 mod caption_choice;
 mod component;
+mod data_root;
 mod device;
 mod digest;
 mod failure;
@@ -20,12 +21,13 @@ pub use allocator::{AllocatorSettings, AllocatorSettingsError};
 pub use byte_count::{ByteCount, ParseByteCountError};
 pub use caption_choice::CaptionChoice;
 pub use component::Component;
+pub use data_root::below_data_root;
 pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use failure::FailureClass;
 pub use ids::{
-    DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
-    TrialId, UnitId,
+    DataRootName, DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId,
+    SliceId, TrialId, UnitId,
 };
 pub use memory::{MemoryTerms, OnOom};
 pub use precision::{ParsePrecisionError, Precision};

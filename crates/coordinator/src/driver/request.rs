@@ -16,7 +16,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{life::Life, store::Submission};
+use crate::{life::Life, store::Submission, view::Snapshot};
 
 /// Requests that may wait: a worker has a handful in flight, so this is a thousand workers in one
 /// turn of a few milliseconds. Beyond it, callers are told to try again.
@@ -32,6 +32,8 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
 pub(crate) enum Request {
     /// The slices, once the expected ones are there.
     Inventory(Reply<Inventory>),
+    /// Everything as it stands, for people who look.
+    Snapshot(Reply<Snapshot>),
     Submit(Box<Submitted>, Reply<(RunId, u32)>),
     Resume(Resumption, Reply<Resumed>),
     Cancel(RunId, Reply<()>),

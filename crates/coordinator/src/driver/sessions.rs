@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use orchestrator_ledger::Account;
 use orchestrator_plan::{Inventory, SliceOffer};
 use orchestrator_run::Millis;
 use orchestrator_types::{FencingToken, NodeName, RunId, SessionId, SliceId};
@@ -19,10 +20,14 @@ pub(super) struct Session {
     pub libtorch: String,
     /// Whether its worker has said hello to this coordinator.
     pub registered: bool,
+    /// When it registered.
+    pub since: Millis,
     /// When it was last heard of.
     pub seen: Millis,
     /// The last lease of each slice, so that the same request gets the same answer.
     pub answered: BTreeMap<SliceId, Answered>,
+    /// Memory of its executors, as they told with their last results; for people only.
+    pub accounts: BTreeMap<SliceId, Account>,
 }
 
 /// A lease that was granted.
@@ -43,25 +48,35 @@ pub(super) struct Sessions {
     replaced: VecDeque<SessionId>,
 }
 
+impl Session {
+    const fn expected(node: NodeName, now: Millis) -> Self {
+        Self {
+            node,
+            slices: Vec::new(),
+            libtorch: String::new(),
+            registered: false,
+            since: now,
+            seen: now,
+            answered: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+        }
+    }
+}
+
 impl Sessions {
     /// Takes a worker in, also again.
     pub(super) fn add(&mut self, worker: Registration, now: Millis) {
-        let Registration { session, node, slices, libtorch, held: _ } = worker;
-        let answered = self.live.remove(&session).map(|known| known.answered).unwrap_or_default();
-        let known = Session { node, slices, libtorch, registered: true, seen: now, answered };
-        self.live.insert(session, known);
+        let Registration { session: id, node, slices, libtorch, held: _ } = worker;
+        let known = self.live.remove(&id).unwrap_or_else(|| Session::expected(node.clone(), now));
+        let known =
+            Session { node, slices, libtorch, registered: true, seen: now, ..known };
+        self.live.insert(id, known);
     }
 
     /// Gives a worker whose attempts outlived an earlier coordinator the time to say hello.
     pub(super) fn expect(&mut self, id: &SessionId, node: &NodeName, now: Millis) {
-        self.live.entry(id.clone()).or_insert_with(|| Session {
-            node: node.clone(),
-            slices: Vec::new(),
-            libtorch: String::new(),
-            registered: false,
-            seen: now,
-            answered: BTreeMap::new(),
-        });
+        let expected = || Session::expected(node.clone(), now);
+        self.live.entry(id.clone()).or_insert_with(expected);
     }
 
     pub(super) fn remove(&mut self, id: &SessionId) -> Option<Session> {
@@ -82,6 +97,17 @@ impl Sessions {
 
     pub(super) fn get(&self, id: &SessionId) -> Option<&Session> {
         self.live.get(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.live.iter()
+    }
+
+    /// Keeps what a result of `slice` tells of its executor's memory.
+    pub(super) fn told(&mut self, id: &SessionId, slice: &SliceId, account: Option<&Account>) {
+        let Some((session, account)) = self.live.get_mut(id).zip(account) else { return };
+        let newest = Account { samples: Vec::new(), ..account.clone() };
+        session.accounts.insert(slice.clone(), newest);
     }
 
     pub(super) fn get_mut(&mut self, id: &SessionId) -> Option<&mut Session> {

@@ -326,6 +326,8 @@ impl Driver {
                 self.apply(run, event, None)?;
                 return Ok(CommitOutcome::Refused(message));
             }
+            let slice = attempt.slice.clone();
+            self.sessions.told(session, &slice, result.account.as_ref());
         }
         let set_aside = !result.quarantined.is_empty();
         let event = Event::Finished { token: *token, unit: *unit, set_aside };

@@ -8,7 +8,7 @@ use std::{
 use orchestrator_spec::{
     CaptionChoice, Dataset, DatasetFacts, Evaluation, Facts, ModelFacts, OnBadSample, Task, Trial,
 };
-use orchestrator_types::{DatasetName, Shard, UnitId, shards};
+use orchestrator_types::{DatasetName, Shard, UnitId, below_data_root, shards};
 
 use super::{
     PlanError,
@@ -143,8 +143,12 @@ impl<'a> Builder<'a> {
         Ok(DatasetSource { name: name.clone(), source, manifest: facts.manifest_digest })
     }
 
+    /// A path below a data root stays as it is: each worker knows where its own root lies.
     fn absolute(&self, path: &str) -> PathBuf {
-        self.base.join(path)
+        match below_data_root(path) {
+            Some(_) => path.into(),
+            None => self.base.join(path),
+        }
     }
 
     fn push(&mut self, work: Work, needs: Vec<UnitRange>, rows: u32) {
