@@ -10,6 +10,7 @@ mod component;
 mod device;
 mod digest;
 mod failure;
+mod health;
 mod ids;
 mod memory;
 mod precision;
@@ -23,6 +24,7 @@ pub use component::Component;
 pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use failure::FailureClass;
+pub use health::{DeviceNews, DeviceUse, ProcessUse, XidClass};
 pub use ids::{
     DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
     TrialId, UnitId,
