@@ -7,6 +7,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", root.display());
     let files = ["orchestrator/v1/coordinator.proto", "orchestrator/v1/executor.proto"];
     let descriptors = protox::compile(files, [&root])?;
+    // What gRPC reflection tells.
+    let encoded = prost::Message::encode_to_vec(&descriptors);
+    std::fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("descriptors.bin"), encoded)?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

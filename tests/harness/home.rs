@@ -59,6 +59,7 @@ impl Home {
             .env("ORCHESTRATOR_EXECUTOR", binary("ORCHESTRATOR_EXECUTOR", "orchestrator-executor"))
             .env("TZ", "UTC")
             .env_remove("ORCHESTRATOR_LOG")
+            .env_remove("ORCHESTRATOR_COORDINATOR")
             .stdin(Stdio::null());
         command
     }

@@ -6,6 +6,7 @@
 #![expect(clippy::missing_panics_doc, reason = "a harness fails its test by panicking")]
 #![expect(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
+pub mod cluster;
 mod home;
 mod metrics;
 pub mod models;

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod cli;
+mod cluster;
 mod invariance;
 mod numbers;
 mod recovery;

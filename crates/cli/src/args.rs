@@ -1,9 +1,12 @@
 //! The command line.
 
+pub(crate) mod service;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use orchestrator_spec::Override;
+use orchestrator_worker::DataRoot;
 
 use crate::devices::DeviceChoice;
 
@@ -15,6 +18,7 @@ Exit codes:
   3    bad eval.yaml, or data that does not match it
   4    incomplete: samples are quarantined or units failed; the report says which
   5    does not fit the slices
+  6    the coordinator cannot be reached
   130  cancelled";
 
 /// Evaluate multimodal models, with the reference's numbers and every sample accounted for
@@ -32,9 +36,12 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run an evaluation and print its results
     ///
-    /// Validates eval.yaml, plans, runs on this machine, shows progress on stderr, writes the run
-    /// folder and prints the result table. The last line of stdout names the run folder. Ctrl-C
-    /// stops cleanly; `orchestrator resume RUN` goes on without repeating finished work.
+    /// Validates eval.yaml, plans, runs, shows progress on stderr, writes the run folder and prints
+    /// the result table. The last line of stdout names the run folder.
+    ///
+    /// Without a coordinator it runs on this machine: Ctrl-C stops cleanly, and `orchestrator resume
+    /// RUN` goes on without repeating finished work. With `--coordinator` the cluster runs it:
+    /// Ctrl-C only stops looking, and `orchestrator watch RUN` looks again.
     #[command(after_help = EXIT_CODES)]
     Submit(Submit),
     /// Say everything that is wrong with an eval.yaml, without running it
@@ -48,8 +55,17 @@ pub(crate) enum Verb {
     /// profile.svg and profile.txt into a new folder. The last line of stdout names it.
     #[command(after_help = EXIT_CODES)]
     Profile(Profile),
-    /// Show what this machine offers, and who holds which bytes of it
+    /// Show what this machine, or each worker of a cluster, offers, and who holds which bytes of it
     Nodes(Nodes),
+    /// Follow a run to its end, and print its results
+    ///
+    /// Ctrl-C stops looking; the run goes on. The exit code is that of the run.
+    #[command(after_help = EXIT_CODES)]
+    Watch(Watch),
+    /// Print what happened in a run, one line an event
+    Logs(Logs),
+    /// End a run; what it has finished is kept
+    Cancel(Cancel),
     /// Go on with a run that was interrupted, cancelled or left incomplete
     Resume(Resume),
     /// List past and current runs
@@ -58,6 +74,21 @@ pub(crate) enum Verb {
     Status(Status),
     /// Print a finished run's result table again
     Report(Report),
+    /// Run the service that plans, hands out work and keeps results
+    ///
+    /// Workers and clients connect to it. It keeps everything in its state folder: killed and
+    /// started again, it goes on with every run that had not ended, and repeats nothing that was
+    /// finished. SIGTERM and Ctrl-C stop it cleanly. Settings come from flags, then the environment,
+    /// then `--config`, then the defaults.
+    Coordinator(service::Coordinator),
+    /// Offer this machine's devices to a coordinator
+    ///
+    /// Runs one executor process for each slice: a GPU, or a part of the processor. Outlives
+    /// restarts of the coordinator for 10 minutes. SIGTERM takes no new work, finishes what it has
+    /// within `--grace`, and leaves; a second signal leaves at once. Settings come from flags, then
+    /// the environment, then `--config`, then the defaults.
+    #[command(after_help = EXIT_CODES)]
+    Worker(service::Worker),
     /// Print the JSON schema of eval.yaml, for editors
     Schema,
     /// Print a completion script for a shell
@@ -78,6 +109,8 @@ pub(crate) struct EvaluationFile {
     /// Set a key of the evaluation, for example `--set sweep.batch=[64]`; may repeat
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<Override>,
+    #[command(flatten)]
+    pub(crate) data: Data,
 }
 
 /// How this machine is used.
@@ -99,11 +132,19 @@ pub(crate) struct Device {
 }
 
 /// Which coordinator is asked.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Cluster {
-    /// A cluster's coordinator (not built yet)
-    #[arg(long, value_name = "URL", hide = true)]
+    /// Ask this coordinator, for example http://127.0.0.1:7070, and not this machine
+    #[arg(long, value_name = "URL", env = "ORCHESTRATOR_COORDINATOR", hide_env_values = true)]
     pub(crate) coordinator: Option<String>,
+}
+
+/// Where data lies.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Data {
+    /// Where paths of the form NAME:path start on this machine; may repeat
+    #[arg(long = "data-root", value_name = "NAME=DIR")]
+    pub(crate) data_roots: Vec<DataRoot>,
 }
 
 /// Where results go.
@@ -131,8 +172,8 @@ pub(crate) struct Submit {
     /// Also write embeddings.parquet
     #[arg(long)]
     pub(crate) embeddings: bool,
-    /// Return once the run is accepted (not built yet)
-    #[arg(long, hide = true)]
+    /// Return once the coordinator has accepted the run, and print its id
+    #[arg(long)]
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
@@ -187,6 +228,8 @@ pub(crate) struct Resume {
     #[command(flatten)]
     pub(crate) local: Local,
     #[command(flatten)]
+    pub(crate) data: Data,
+    #[command(flatten)]
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
@@ -219,6 +262,36 @@ pub(crate) struct Report {
     /// Print report.json instead of the table
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Watch {
+    /// The run, or `last`
+    pub(crate) run: String,
+    /// Also write the run folder into this folder at the end
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Logs {
+    /// The run, or `last`
+    pub(crate) run: String,
+    /// Print one JSON object a line, as in events.jsonl
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Cancel {
+    /// The run, or `last`
+    pub(crate) run: String,
     #[command(flatten)]
     pub(crate) cluster: Cluster,
 }

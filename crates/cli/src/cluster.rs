@@ -1,44 +1,249 @@
-//! What a cluster needs and is not built yet: accepted by the parser, refused by name.
+//! A coordinator that runs as a service: reached within five seconds or refused by name, asked with
+//! a deadline, and waited for when it is away in the middle.
 
-use std::env;
+pub(crate) mod reconnect;
+pub(crate) mod run;
 
-use anyhow::anyhow;
+use std::time::Duration;
 
-use crate::{args::Verb, exit::Failure};
+use anyhow::{Context as _, anyhow};
+use orchestrator_coordinator::{ClusterView, Recorded, RunLine, RunStatus};
+use orchestrator_proto::{
+    BUILD, CONTROL_TIMEOUT, ConnectError, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, Refusal,
+    RefusalCode,
+    v1::{self, coordinator_client::CoordinatorClient, inspector_client::InspectorClient},
+};
+use orchestrator_types::RunId;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+use tonic::{Response, Status, transport::Channel};
 
-const VARIABLE: &str = "ORCHESTRATOR_COORDINATOR";
+use crate::{
+    args,
+    exit::{Exit, Failure},
+};
 
-/// Refuses a verb that is meant for a cluster; embedded it would do something else.
-pub(crate) fn refuse(verb: &Verb) -> Result<(), Failure> {
-    let (cluster, detach) = match verb {
-        Verb::Submit(submit) => (&submit.cluster, submit.detach),
-        Verb::Resume(resume) => (&resume.cluster, false),
-        Verb::Runs(runs) => (&runs.cluster, false),
-        Verb::Status(status) => (&status.cluster, false),
-        Verb::Report(report) => (&report.cluster, false),
-        Verb::Nodes(nodes) => (&nodes.cluster, false),
-        Verb::Check(_)
-        | Verb::Plan(_)
-        | Verb::Profile(_)
-        | Verb::Schema
-        | Verb::Completion { .. }
-        | Verb::Version => {
-            return Ok(());
-        }
-    };
-    let set = env::var_os(VARIABLE).is_some_and(|url| !url.is_empty());
-    refusal(cluster.coordinator.is_some(), set, detach)
-        .map_or(Ok(()), |text| Err(Failure::usage(anyhow!(text))))
+/// The first answer comes within this, or the coordinator counts as unreachable.
+const FIRST_CONTACT: Duration = Duration::from_millis(4_500);
+
+/// A call without a good answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{refusal}")]
+pub(crate) struct CallError {
+    pub(crate) refusal: Refusal,
+    /// Nobody has answered: the connection broke, or time was up. The coordinator may be back soon.
+    pub(crate) broken: bool,
 }
 
-fn refusal(flag: bool, variable: bool, detach: bool) -> Option<String> {
-    let (what, cure) = match (flag, variable, detach) {
-        (true, ..) => ("`--coordinator`", "leave it out".to_owned()),
-        (_, true, _) => ("`--coordinator`", format!("unset {VARIABLE}")),
-        (.., true) => ("`--detach`", "leave it out".to_owned()),
-        (false, false, false) => return None,
+impl CallError {
+    /// The coordinator stopped in the middle of its story.
+    pub(crate) fn cut_off(run: &RunId) -> Self {
+        let message = format!("the coordinator stopped telling about run {run} before its end");
+        Self { refusal: Refusal::new(RefusalCode::Unavailable, message), broken: true }
+    }
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        // What the other side says has no cause; what the transport says has one.
+        let broken = std::error::Error::source(&status).is_some();
+        let refusal = Refusal::from(status);
+        let away = matches!(refusal.code, RefusalCode::TooSlow);
+        Self { broken: broken || away, refusal }
+    }
+}
+
+/// The address that the command line or the environment names.
+pub(crate) fn url(cluster: &args::Cluster) -> Option<&str> {
+    cluster.coordinator.as_deref().filter(|url| !url.is_empty())
+}
+
+/// The address with its scheme.
+pub(crate) fn address(url: &str) -> Result<String, Failure> {
+    let url = url.trim_end_matches('/');
+    if url.starts_with("https://") {
+        let message = format!("{url}: TLS is not built yet; write http://");
+        return Err(Failure::usage(anyhow!(message)));
+    }
+    Ok(if url.contains("://") { url.to_owned() } else { format!("http://{url}") })
+}
+
+/// A coordinator that has answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    pub(crate) address: String,
+    pub(crate) client: CoordinatorClient<Channel>,
+    inspector: InspectorClient<Channel>,
+}
+
+impl Cluster {
+    /// Connects, and makes sure that both speak the same protocol.
+    pub(crate) async fn reach(url: &str) -> Result<Self, Failure> {
+        let address = address(url)?;
+        let met = timeout(FIRST_CONTACT, Self::meet(address.clone())).await;
+        met.unwrap_or_else(|_| {
+            let waited = FIRST_CONTACT.as_secs_f64();
+            Err(unreachable(anyhow!("no answer from {address} within {waited} s"), &address))
+        })
+    }
+
+    async fn meet(address: String) -> Result<Self, Failure> {
+        let channel = orchestrator_proto::connect(&address).await.map_err(|error| match error {
+            ConnectError::Address(_) => Failure::usage(error),
+            ConnectError::Unreachable { .. } => unreachable(error.into(), &address),
+        })?;
+        let cluster = Self {
+            client: CoordinatorClient::new(channel.clone())
+                .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
+                .max_encoding_message_size(MESSAGE_LIMIT_BYTES),
+            inspector: InspectorClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES),
+            address,
+        };
+        cluster.same_protocol().await?;
+        Ok(cluster)
+    }
+
+    async fn same_protocol(&self) -> Result<(), Failure> {
+        let request =
+            v1::VersionRequest { protocol_version: PROTOCOL_VERSION, build: BUILD.to_owned() };
+        match self.inspector.clone().version(request).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == tonic::Code::Unimplemented => {
+                let message = format!(
+                    "what answers at {} is no coordinator, or one of another release; is the \
+                     address right?",
+                    self.address
+                );
+                Err(Failure::new(Exit::Unreachable, anyhow!(message)))
+            }
+            Err(status) => {
+                let error = CallError::from(status);
+                Err(if error.broken {
+                    unreachable(error.into(), &self.address)
+                } else {
+                    failed(error)
+                })
+            }
+        }
+    }
+
+    /// Every run, oldest first.
+    pub(crate) async fn runs(&self) -> Result<Vec<RunLine>, CallError> {
+        let mut inspector = self.inspector.clone();
+        let v1::RunsReply { runs } = within(inspector.runs(v1::RunsRequest {})).await?;
+        read(&runs)
+    }
+
+    /// Where a run stands.
+    pub(crate) async fn status(&self, run: &RunId) -> Result<RunStatus, CallError> {
+        let mut inspector = self.inspector.clone();
+        let request = v1::StatusRequest { run: run.to_string() };
+        read(&within(inspector.status(request)).await?.status)
+    }
+
+    /// Every connected worker.
+    pub(crate) async fn nodes(&self) -> Result<ClusterView, CallError> {
+        let mut inspector = self.inspector.clone();
+        read(&within(inspector.nodes(v1::NodesRequest {})).await?.nodes)
+    }
+
+    /// The next events of a run after number `after`.
+    pub(crate) async fn events(&self, run: &RunId, after: u64) -> Result<Vec<Recorded>, CallError> {
+        let mut inspector = self.inspector.clone();
+        let request = v1::EventsRequest { run: run.to_string(), after };
+        let v1::EventsReply { events } = within(inspector.events(request)).await?;
+        events.iter().map(|event| read(event.as_bytes())).collect()
+    }
+
+    /// Ends a run.
+    pub(crate) async fn cancel(&self, run: &RunId) -> Result<(), CallError> {
+        let mut client = self.client.clone();
+        within(client.cancel(v1::CancelRequest { run: run.to_string() })).await.map(drop)
+    }
+
+    /// The run that the user means: an id, or `last`.
+    pub(crate) async fn find(&self, run: &str) -> Result<RunId, Failure> {
+        let missing = |text: String| Failure::usage(anyhow!(text));
+        if run == "last" {
+            let last = self.runs().await.map_err(failed)?.pop();
+            return last.map(|line| line.run).ok_or_else(|| {
+                missing(format!("{} has no run yet; start one with `submit`", self.address))
+            });
+        }
+        run.parse().map_err(|_| {
+            missing(format!("there is no run `{run}`; `orchestrator runs` lists them"))
+        })
+    }
+}
+
+/// Makes a call that only talks.
+pub(crate) async fn within<T>(
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, CallError> {
+    match timeout(CONTROL_TIMEOUT, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => {
+            let waited = CONTROL_TIMEOUT.as_secs();
+            let message = format!("the coordinator did not answer within {waited} s");
+            let refusal = Refusal::new(RefusalCode::TooSlow, message);
+            Err(CallError { refusal, broken: true })
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(document: &[u8]) -> Result<T, CallError> {
+    serde_json::from_slice(document).map_err(|error| {
+        let message = format!("the coordinator's answer cannot be read: {error}");
+        CallError { refusal: Refusal::new(RefusalCode::Internal, message), broken: false }
+    })
+}
+
+fn unreachable(error: anyhow::Error, address: &str) -> Failure {
+    let error = error.context(format!("the coordinator at {address} cannot be reached"));
+    Failure::new(Exit::Unreachable, error).advise(
+        "is it running, and is the address right? `orchestrator coordinator` starts one".into(),
+    )
+}
+
+/// A call's error on its way to the user.
+pub(crate) fn failed(error: CallError) -> Failure {
+    let exit = match error.refusal.code {
+        RefusalCode::DoesNotFit => Exit::DoesNotFit,
+        RefusalCode::Invalid => Exit::BadEvaluation,
+        RefusalCode::NotFound => Exit::Usage,
+        RefusalCode::Unavailable | RefusalCode::TooSlow if error.broken => Exit::Unreachable,
+        RefusalCode::Stale
+        | RefusalCode::Unavailable
+        | RefusalCode::TooSlow
+        | RefusalCode::Internal => Exit::Internal,
     };
-    Some(format!("{what} is not built yet: everything runs embedded, on this machine; {cure}"))
+    Failure::new(exit, error)
+}
+
+/// For verbs that ask a coordinator one thing.
+pub(crate) fn ask<T>(
+    url: &str,
+    question: impl AsyncFnOnce(Cluster) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    crate::runtime::run(async {
+        let cluster = Cluster::reach(url).await?;
+        question(cluster).await
+    })
+}
+
+/// Reads `report.json` of an ended run.
+pub(crate) async fn report(cluster: &Cluster, run: &RunId) -> anyhow::Result<String> {
+    let request =
+        v1::ResultsRequest { run: run.to_string(), files: vec!["report.json".to_owned()] };
+    let mut chunks =
+        cluster.client.clone().results(request).await.map_err(CallError::from)?.into_inner();
+    let mut document = Vec::new();
+    while let Some(v1::FileChunk { name: _, data }) =
+        chunks.message().await.map_err(CallError::from)?
+    {
+        document.extend(data);
+    }
+    String::from_utf8(document).context("the coordinator's report is not UTF-8")
 }
 
 #[cfg(test)]
@@ -46,10 +251,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_asks_for_a_cluster_is_refused_by_name() {
-        assert_eq!(refusal(false, false, false), None);
-        assert!(refusal(true, true, true).unwrap().starts_with("`--coordinator` is not built"));
-        assert!(refusal(false, true, false).unwrap().ends_with("unset ORCHESTRATOR_COORDINATOR"));
-        assert!(refusal(false, false, true).unwrap().starts_with("`--detach`"));
+    fn an_address_may_leave_out_its_scheme() {
+        let shown = |url| address(url).map_err(|failure| failure.text());
+        assert_eq!(shown("127.0.0.1:7070"), Ok("http://127.0.0.1:7070".to_owned()));
+        assert_eq!(shown("http://host:7070/"), Ok("http://host:7070".to_owned()));
+        assert_eq!(
+            shown("https://host"),
+            Err("https://host: TLS is not built yet; write http://".to_owned())
+        );
     }
 }

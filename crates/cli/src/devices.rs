@@ -26,6 +26,13 @@ pub(crate) enum DeviceChoice {
     Only(DeviceId),
 }
 
+impl DeviceChoice {
+    /// Whether it names a GPU or a part of one.
+    pub(crate) const fn is_gpu(&self) -> bool {
+        matches!(self, Self::Only(DeviceId::Gpu(_) | DeviceId::Mig(_)))
+    }
+}
+
 impl FromStr for DeviceChoice {
     type Err = ParseDeviceIdError;
 

@@ -2,14 +2,14 @@
 //!
 //! There is no second code path: everything goes through the same services as on many machines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
 use orchestrator_plan::Inventory;
 use orchestrator_proto::v1::coordinator_client::CoordinatorClient;
 use orchestrator_types::NodeName;
-use orchestrator_worker::{Agent, Config as AgentConfig, Limits};
+use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -25,8 +25,13 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    /// Starts on `inventory`, with the state of one run in the folder `state`.
-    pub(crate) async fn start(state: PathBuf, inventory: Inventory) -> anyhow::Result<Self> {
+    /// Starts on `inventory`, with the state of one run in the folder `state`. Whoever looks from
+    /// another terminal finds the coordinator's address there.
+    pub(crate) async fn start(
+        state: &Path,
+        inventory: Inventory,
+        data: DataAccess,
+    ) -> anyhow::Result<Self> {
         let executor = executor::program()?;
         let cache = state::cache_folder()?;
         state::create(&cache)?;
@@ -34,11 +39,12 @@ impl Embedded {
         let config = CoordinatorConfig {
             expected_slices: inventory.slices.len(),
             build: orchestrator_proto::BUILD.to_owned(),
-            ..CoordinatorConfig::local(state)
+            ..CoordinatorConfig::local(state.to_owned())
         };
         let coordinator =
             Coordinator::start(config).await.context("failed to start the coordinator")?;
         let address = format!("http://{}", coordinator.address());
+        state::announce(state, &address)?;
         let node = node_of(&inventory)?;
         let config = AgentConfig {
             coordinator: address.clone(),
@@ -47,6 +53,7 @@ impl Embedded {
             executor,
             scratch: scratch.path().to_owned(),
             cache,
+            data,
             build: orchestrator_proto::BUILD.to_owned(),
             limits: Limits::default(),
         };

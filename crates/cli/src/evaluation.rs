@@ -7,9 +7,10 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_spec::{Evaluation, Facts, Problems, Rejected};
+use orchestrator_worker::DataAccess;
 
 use crate::{
-    args::EvaluationFile,
+    args::{Data, EvaluationFile},
     exit::{Exit, Failure},
     facts, say,
 };
@@ -22,6 +23,8 @@ pub(crate) struct Checked {
     pub(crate) facts: Facts,
     /// Absolute folder that relative paths start at.
     pub(crate) base: PathBuf,
+    /// What paths below data roots mean here.
+    pub(crate) data: DataAccess,
     pub(crate) warnings: Vec<orchestrator_spec::Problem>,
 }
 
@@ -31,25 +34,31 @@ pub(crate) fn load(file: &EvaluationFile) -> Result<Checked, Failure> {
     let text = read(path).map_err(|error| Failure::new(Exit::BadEvaluation, error))?;
     let shown = path.display().to_string();
     let base = base_of(path)?;
+    let data = data_access(&file.data)?;
     let evaluation = orchestrator_spec::examine(&shown, &text, &file.overrides)
-        .map_err(|rejected| refuse(path, &with_files(*rejected, &base)))?;
-    let facts = facts::gather(&evaluation, &base);
+        .map_err(|rejected| refuse(path, &with_files(*rejected, &base, &data)))?;
+    let facts = facts::gather(&evaluation, &base, &data);
     let findings = orchestrator_spec::check(&evaluation, &facts);
     if !findings.errors.is_empty() {
         return Err(refuse(path, &findings.errors));
     }
     let text = orchestrator_spec::as_run(&shown, &text, &file.overrides, &base.to_string_lossy())
         .map_err(|problems| refuse(path, &problems))?;
-    Ok(Checked { text, evaluation, facts, base, warnings: findings.warnings })
+    Ok(Checked { text, evaluation, facts, base, data, warnings: findings.warnings })
+}
+
+/// Any path that the user can read, and the data roots that the command line names.
+pub(crate) fn data_access(data: &Data) -> Result<DataAccess, Failure> {
+    DataAccess::anywhere(data.data_roots.clone()).map_err(Failure::usage)
 }
 
 /// Every problem of a file with mistakes, those of the files that it names included.
-fn with_files(rejected: Rejected, base: &Path) -> Problems {
+fn with_files(rejected: Rejected, base: &Path, data: &DataAccess) -> Problems {
     let Rejected { problems, sound } = rejected;
     match sound {
         None => problems,
         Some(sound) => {
-            let facts = facts::gather(&sound, base);
+            let facts = facts::gather(&sound, base, data);
             problems.and(orchestrator_spec::check(&sound, &facts).errors)
         }
     }
@@ -104,7 +113,9 @@ mod tests {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/eval.yaml");
         let load = |overrides: &[&str]| {
             let overrides = overrides.iter().map(|set| set.parse().unwrap()).collect();
-            load(&EvaluationFile { file: file.clone(), overrides }).map_err(|_| ()).unwrap()
+            load(&EvaluationFile { file: file.clone(), overrides, data: Data::default() })
+                .map_err(|_| ())
+                .unwrap()
         };
         assert_eq!(load(&[]).text, fs::read_to_string(&file).unwrap());
         let checked = load(&["sweep.batch=[7]", "tasks=[{retrieval: {dataset: captions}}]"]);

@@ -19,6 +19,8 @@ pub(crate) enum Exit {
     Incomplete = 4,
     /// The slices are too small.
     DoesNotFit = 5,
+    /// Nobody answers where the coordinator should be.
+    Unreachable = 6,
     /// Ctrl-C, or a cancelled run.
     Cancelled = 130,
 }

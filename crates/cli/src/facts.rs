@@ -1,6 +1,9 @@
 //! Gathers what `spec::check` judges: model folders and datasets, as they are on this machine.
 
-use std::{error::Error, path::Path};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+};
 
 use orchestrator_data::{
     dataset::{CaptionChoice, DatasetErrors, Manifest, Problem, Source},
@@ -11,18 +14,29 @@ use orchestrator_model::{Blocks, ModelFolder};
 use orchestrator_spec::{
     Dataset, DatasetFacts, DatasetKey, DatasetProblem, Evaluation, Facts, ModelFacts, TowerFacts,
 };
-use orchestrator_types::{ByteCount, Component};
+use orchestrator_types::{ByteCount, Component, below_data_root};
+use orchestrator_worker::DataAccess;
 
-/// Facts about every model and dataset of `evaluation`; relative paths start at `base`.
-pub(crate) fn gather(evaluation: &Evaluation, base: &Path) -> Facts {
-    let models =
-        evaluation.models.iter().map(|model| model_facts(&base.join(&model.path))).collect();
+/// Facts about every model and dataset of `evaluation`; relative paths start at `base`, others at
+/// data roots.
+pub(crate) fn gather(evaluation: &Evaluation, base: &Path, data: &DataAccess) -> Facts {
+    let place = |path: &str| place(path, base, data);
+    let model = |path: &str| place(path).map_err(|error| vec![error]).and_then(|p| model_facts(&p));
+    let models = evaluation.models.iter().map(|named| model(&named.path)).collect();
     let datasets = evaluation
         .datasets
         .iter()
-        .map(|(name, dataset)| (name.clone(), dataset_facts(dataset, base)))
+        .map(|(name, dataset)| (name.clone(), dataset_facts(dataset, place)))
         .collect();
     Facts { models, datasets }
+}
+
+/// Where a path of an evaluation lies on this machine.
+pub(crate) fn place(path: &str, base: &Path, data: &DataAccess) -> Result<PathBuf, String> {
+    match below_data_root(path) {
+        Some(_) => data.resolve(Path::new(path)).map_err(|error| chain(&error)),
+        None => Ok(base.join(path)),
+    }
 }
 
 /// An error and its causes in one line.
@@ -78,6 +92,7 @@ fn describe(
         weights_blake3: folder.weights_digest(),
         tokenizer_blake3: tokenizer.digest(),
         preprocess: recipe.describe(),
+        crop: recipe.describe_crop(),
         image_size,
         context: config.text.context,
         embedding_width: config.embedding_width,
@@ -91,13 +106,21 @@ const fn tower(blocks: Blocks, tokens: u32, weights_bytes: ByteCount) -> TowerFa
     TowerFacts { layers: count, width, heads, mlp, tokens, weights_bytes }
 }
 
-fn dataset_facts(dataset: &Dataset, base: &Path) -> Result<DatasetFacts, Vec<DatasetProblem>> {
+fn dataset_facts(
+    dataset: &Dataset,
+    place: impl Fn(&str) -> Result<PathBuf, String>,
+) -> Result<DatasetFacts, Vec<DatasetProblem>> {
+    let at = |key, path: &str| place(path).map_err(|message| vec![DatasetProblem { key, message }]);
     let (source, classes) = match dataset {
         Dataset::ImageFolder { path, classes } => {
-            let classes = classes.as_deref().map(|classes| base.join(classes));
-            (Source::ImageFolder { root: base.join(path), classes: classes.clone() }, classes)
+            let classes = classes.as_deref().map(|classes| at(DatasetKey::Classes, classes));
+            let classes = classes.transpose()?;
+            let root = at(DatasetKey::Path, path)?;
+            (Source::ImageFolder { root, classes: classes.clone() }, classes)
         }
-        Dataset::Captions { path } => (Source::Captions { file: base.join(path) }, None),
+        Dataset::Captions { path } => {
+            (Source::Captions { file: at(DatasetKey::Path, path)? }, None)
+        }
     };
     let manifest =
         Manifest::open(&source).map_err(|errors| problems(&errors, classes.as_deref()))?;

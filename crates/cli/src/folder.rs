@@ -7,13 +7,12 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use anyhow::{Context as _, anyhow, bail};
-use orchestrator_proto::{
-    Refusal,
-    v1::{FileChunk, ResultsRequest, coordinator_client::CoordinatorClient},
-};
+use anyhow::{Context as _, bail};
+use orchestrator_proto::v1::{FileChunk, ResultsRequest, coordinator_client::CoordinatorClient};
 use orchestrator_types::RunId;
 use tonic::transport::Channel;
+
+use crate::cluster::CallError;
 
 /// A folder that is not finished yet.
 const WRITING: &str = ".writing-";
@@ -39,8 +38,9 @@ pub(crate) async fn fetch(
         .prefix(WRITING)
         .tempdir_in(output)
         .with_context(|| format!("failed to write into {}", output.display()))?;
-    let request = ResultsRequest { run: run.to_string() };
-    let refused = |status| anyhow!(Refusal::from(status)).context("failed to fetch the results");
+    let request = ResultsRequest { run: run.to_string(), files: Vec::new() };
+    let refused =
+        |status| anyhow::Error::new(CallError::from(status)).context("failed to fetch the results");
     let mut chunks = client.results(request).await.map_err(refused)?.into_inner();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
     while let Some(FileChunk { name, data }) = chunks.message().await.map_err(refused)? {

@@ -1,48 +1,71 @@
 //! Follows a run to its end and tells the user what matters on the way.
 
-use anyhow::{Context as _, anyhow, bail};
-use orchestrator_proto::{
-    Refusal,
-    v1::{self, RunEvent, WatchRequest, coordinator_client::CoordinatorClient, run_event::Kind},
+use anyhow::Context as _;
+use orchestrator_proto::v1::{
+    self, RunEvent, WatchRequest, coordinator_client::CoordinatorClient, run_event::Kind,
 };
 use orchestrator_run::RunState;
 use orchestrator_types::{Component, RunId};
 use tonic::transport::Channel;
 
-use crate::progress::Display;
+use crate::{
+    cluster::{CallError, reconnect::Reconnect, within},
+    progress::Display,
+};
 
 /// Bad samples that are named one by one; the rest are counted, and named in the report.
 const NAMED_SAMPLES: u32 = 10;
 
-/// Returns the state in which the run ended.
+/// Follows a run, from the event after number `after`, to the state in which it ends. A coordinator
+/// that is away is waited for as `reconnect` says.
 pub(crate) async fn follow(
     client: &mut CoordinatorClient<Channel>,
     run: &RunId,
     after: u64,
+    reconnect: &mut Reconnect,
 ) -> anyhow::Result<RunState> {
-    let refused = |status| anyhow!(Refusal::from(status)).context("failed to follow the run");
-    let request = WatchRequest { run: run.to_string(), after };
-    let mut events = client.watch(request).await.map_err(refused)?.into_inner();
-    let mut follower = Follower { display: Display::new(), quarantined: 0, abandoned: 0 };
-    let end = loop {
-        let Some(event) = events.message().await.map_err(refused)? else {
-            bail!("the coordinator stopped telling about run {run} before its end");
-        };
-        if let Some(end) = follower.take(event)? {
-            break end;
+    let mut follower = Follower { display: Display::new(), after, quarantined: 0, abandoned: 0 };
+    loop {
+        match follower.listen(client, run, reconnect).await {
+            Ok(end) => {
+                follower.finish();
+                return Ok(end);
+            }
+            Err(error) => reconnect.wait(error, |line| follower.display.say(line)).await?,
         }
-    };
-    follower.finish();
-    Ok(end)
+    }
 }
 
 struct Follower {
     display: Display,
+    /// The last stored event that was heard.
+    after: u64,
     quarantined: u32,
     abandoned: u32,
 }
 
 impl Follower {
+    /// Hears one stream of events to the end of the run.
+    async fn listen(
+        &mut self,
+        client: &mut CoordinatorClient<Channel>,
+        run: &RunId,
+        reconnect: &mut Reconnect,
+    ) -> anyhow::Result<RunState> {
+        let what = "failed to follow the run";
+        let request = WatchRequest { run: run.to_string(), after: self.after };
+        let mut events = within(client.watch(request)).await.context(what)?;
+        loop {
+            let event = events.message().await.map_err(CallError::from).context(what)?;
+            let Some(event) = event else { return Err(CallError::cut_off(run).into()) };
+            reconnect.reached(|line| self.display.say(line));
+            self.after = self.after.max(event.sequence);
+            if let Some(end) = self.take(event)? {
+                return Ok(end);
+            }
+        }
+    }
+
     /// Shows one event; `Some` if it is the last.
     fn take(&mut self, event: RunEvent) -> anyhow::Result<Option<RunState>> {
         let Some(kind) = event.kind else { return Ok(None) };

@@ -5,7 +5,7 @@ use std::{num::NonZero, thread};
 use anyhow::{Context as _, anyhow};
 use orchestrator_host::{HostMemory, host_memory};
 use orchestrator_plan::{Inventory, SliceOffer};
-use orchestrator_types::{DeviceId, NodeName, SliceId};
+use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId};
 
 use crate::{
     devices::{self, Chosen, DeviceChoice, Found},
@@ -28,37 +28,95 @@ pub(crate) fn inventory(slices: u32, device: &DeviceChoice) -> Result<Inventory,
     Ok(machine(slices, device)?.inventory)
 }
 
+/// What is to be offered.
+pub(crate) struct Wish<'a> {
+    /// Parts of the processor.
+    pub(crate) slices: u32,
+    /// Empty: [`DeviceChoice::Auto`].
+    pub(crate) devices: &'a [DeviceChoice],
+    /// What slices are named after.
+    pub(crate) node: NodeName,
+    /// The most that a slice may use.
+    pub(crate) quota: Option<ByteCount>,
+}
+
 /// As [`inventory`], with everything that is known of it.
 pub(crate) fn machine(slices: u32, device: &DeviceChoice) -> Result<Machine, Failure> {
-    let chosen = match (slices, device) {
-        (1, device) => devices::choose(device)?,
-        (_, DeviceChoice::Auto | DeviceChoice::Only(DeviceId::Cpu)) => Chosen::default(),
-        (_, DeviceChoice::Only(device)) => {
-            let message =
-                format!("`--local-slices` cuts the processor, not {device}; name one of both");
+    let devices = std::slice::from_ref(device);
+    offered(&Wish { slices, devices, node: node_name(), quota: None })
+}
+
+/// What this machine offers of what is wished. Says what the user should know of it.
+pub(crate) fn offered(wish: &Wish<'_>) -> Result<Machine, Failure> {
+    let Wish { slices, devices, node, quota } = wish;
+    let auto = [DeviceChoice::Auto];
+    let devices = if devices.is_empty() { &auto } else { *devices };
+    let gpu = devices.iter().find(|device| device.is_gpu());
+    let chosen = match (*slices, devices, gpu) {
+        (1, [device], _) => devices::choose(device)?,
+        (1, devices, _) => several(devices)?,
+        (_, [_], None) => Chosen::default(),
+        _ => {
+            let message = "slices cut the processor, not a GPU; name one of both";
             return Err(Failure::usage(anyhow!(message)));
         }
     };
     let Chosen { gpus, warnings } = chosen;
-    for text in warnings.into_iter().chain(crowded(slices, processors())) {
+    for text in warnings.into_iter().chain(crowded(*slices, processors())) {
         say(format_args!("warning: {text}"));
     }
-    if gpus.is_empty() {
-        return processor(slices, &host_memory());
+    let mut machine = if gpus.is_empty() {
+        processor(*slices, &host_memory(), node)?
+    } else {
+        let inventory = of_gpus(&gpus, node)?;
+        let reason = |gpu: &Found| Some(format!("{} offers {}", gpu.id, gpu.reason.as_ref()?));
+        let reasons = gpus.iter().filter_map(reason).collect();
+        Machine { inventory, gpus, reasons }
+    };
+    if let Some(quota) = quota {
+        machine.bound(*quota);
     }
-    let inventory = of_gpus(&gpus)?;
-    let reason = |gpu: &Found| Some(format!("{} offers {}", gpu.id, gpu.reason.as_ref()?));
-    let reasons = gpus.iter().filter_map(reason).collect();
-    Ok(Machine { inventory, gpus, reasons })
+    Ok(machine)
+}
+
+/// GPUs by name.
+fn several(devices: &[DeviceChoice]) -> Result<Chosen, Failure> {
+    let mut all = Chosen::default();
+    for device in devices {
+        if !device.is_gpu() {
+            let message = "several `--device` name GPUs; `auto` and `cpu` stand alone";
+            return Err(Failure::usage(anyhow!(message)));
+        }
+        let Chosen { gpus, warnings } = devices::choose(device)?;
+        all.gpus.extend(gpus);
+        all.warnings.extend(warnings);
+    }
+    Ok(all)
+}
+
+impl Machine {
+    /// Lowers every ceiling to `quota`.
+    fn bound(&mut self, quota: ByteCount) {
+        for slice in &mut self.inventory.slices {
+            if slice.memory_bytes < quota {
+                say(format_args!(
+                    "warning: slice {} offers {}, less than the quota of {quota}",
+                    slice.id, slice.memory_bytes
+                ));
+            } else {
+                slice.memory_bytes = quota;
+            }
+        }
+        self.reasons.push(format!("`--quota` bounds each slice to {quota}"));
+    }
 }
 
 /// One slice for each GPU. The processors, which decode for them, are shared out.
-fn of_gpus(gpus: &[Found]) -> anyhow::Result<Inventory> {
-    let node = node_name();
+fn of_gpus(gpus: &[Found], node: &NodeName) -> anyhow::Result<Inventory> {
     let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let offer = |(index, gpu): (u32, &Found)| {
         Ok(SliceOffer {
-            id: slice_name(&node, index)?,
+            id: slice_name(node, index)?,
             node: node.clone(),
             device: gpu.id.clone(),
             threads: share(processors(), count, index),
@@ -79,12 +137,11 @@ fn share(processors: u32, slices: u32, index: u32) -> u32 {
 
 /// This machine's processor in `slices` equal slices. Threads come from the processors that this
 /// process may use (cgroup quota and affinity included); a slice has at least one.
-fn processor(slices: u32, memory: &HostMemory) -> Result<Machine, Failure> {
-    let node = node_name();
+fn processor(slices: u32, memory: &HostMemory, node: &NodeName) -> Result<Machine, Failure> {
     let (memory, why) = host::offer(memory, slices)?;
     let offer = |index: u32| {
         Ok(SliceOffer {
-            id: slice_name(&node, index)?,
+            id: slice_name(node, index)?,
             node: node.clone(),
             device: DeviceId::Cpu,
             threads: share(processors(), slices, index),
@@ -113,7 +170,7 @@ fn processors() -> u32 {
 }
 
 /// The host's name, as far as it makes a legal name.
-fn node_name() -> NodeName {
+pub(crate) fn node_name() -> NodeName {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let legal = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' };
     let name: String = host.unwrap_or_default().chars().map(legal).take(63).collect();
@@ -122,8 +179,6 @@ fn node_name() -> NodeName {
 
 #[cfg(test)]
 mod tests {
-    use orchestrator_types::ByteCount;
-
     use super::*;
 
     #[test]
@@ -137,7 +192,8 @@ mod tests {
     fn every_slice_computes() {
         let memory = HostMemory { available: Some(ByteCount::gib(8)), ..HostMemory::default() };
         for slices in [1, 2, 3, 64] {
-            let Machine { inventory, reasons, .. } = processor(slices, &memory).unwrap();
+            let Machine { inventory, reasons, .. } =
+                processor(slices, &memory, &node_name()).unwrap();
             assert!(reasons[0].starts_with("the processor offers "), "{reasons:?}");
             assert_eq!(inventory.slices.len(), slices as usize);
             assert!(inventory.slices.iter().all(|slice| slice.threads >= 1));

@@ -4,24 +4,37 @@ use std::{env, io, io::IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
 
-use crate::say;
+use crate::{args::service::LogFormat, say};
 
 const VARIABLE: &str = "ORCHESTRATOR_LOG";
 
-/// Starts logging. A filter in `ORCHESTRATOR_LOG` is stronger than `-v`.
+/// Starts the log of a command, which the user reads beside its output: errors only unless asked.
 pub(crate) fn start(verbose: u8) {
+    begin(verbose, LogFormat::Text);
+}
+
+/// Starts the log of a service, which is all that is left of it later: what happens is told.
+pub(crate) fn start_service(verbose: u8, format: LogFormat) {
+    begin(verbose.saturating_add(1), format);
+}
+
+/// A filter in `ORCHESTRATOR_LOG` is stronger than `-v`.
+fn begin(verbose: u8, format: LogFormat) {
     let variable = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let (filter, complaint) = filter(verbose, variable.as_deref());
     if let Some(complaint) = complaint {
         say(format_args!("warning: {complaint}"));
     }
-    tracing_subscriber::fmt()
+    let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(colours(io::stderr().is_terminal(), env::var_os("NO_COLOR").as_deref()))
         .with_writer(io::stderr)
         // It would tell with `eprintln!`, which panics when stderr is closed.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match format {
+        LogFormat::Text => logs.init(),
+        LogFormat::Json => logs.json().flatten_event(true).with_ansi(false).init(),
+    }
 }
 
 /// What is logged, and what is wrong with the variable.

@@ -10,14 +10,18 @@ mod args;
 mod check;
 mod cluster;
 mod devices;
+mod duration;
 mod embedded;
 mod evaluation;
 mod executor;
 mod exit;
 mod facts;
+mod finish;
 mod folder;
 mod follow;
+mod history;
 mod host;
+mod interrupt;
 mod inventory;
 mod local;
 mod logs;
@@ -27,12 +31,15 @@ mod plan;
 mod profile;
 mod progress;
 mod runs;
+mod runtime;
 mod scratch;
+mod service;
 mod settings;
 mod state;
 mod status;
 mod streams;
 mod submit;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -46,8 +53,7 @@ use crate::{
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    logs::start(arguments.verbose);
-    let outcome = run(arguments.verb);
+    let outcome = run(arguments.verb, arguments.verbose);
     let exit = outcome.unwrap_or_else(|failure| {
         failure.print();
         failure.exit
@@ -55,15 +61,23 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-fn run(verb: Verb) -> Result<Exit, Failure> {
-    cluster::refuse(&verb)?;
+fn run(verb: Verb, verbose: u8) -> Result<Exit, Failure> {
+    // A service's configuration says how its log is written.
+    if !matches!(verb, Verb::Coordinator(_) | Verb::Worker(_)) {
+        logs::start(verbose);
+    }
     match verb {
+        Verb::Coordinator(coordinator) => service::coordinator::serve(coordinator, verbose),
+        Verb::Worker(worker) => service::worker::serve(worker, verbose),
         Verb::Submit(submit) => submit::submit(&submit),
         Verb::Check(check) => check::check(&check),
         Verb::Plan(plan) => plan::plan(&plan),
         Verb::Profile(profile) => profile::profile(&profile),
         Verb::Nodes(nodes) => nodes::nodes(&nodes),
         Verb::Resume(resume) => submit::resume(&resume),
+        Verb::Watch(watch) => watch::watch(&watch),
+        Verb::Logs(logs) => history::logs(&logs),
+        Verb::Cancel(cancel) => watch::cancel(&cancel),
         Verb::Runs(runs) => runs::runs(&runs),
         Verb::Status(status) => status::status(&status),
         Verb::Report(report) => runs::report(&report),

@@ -1,4 +1,7 @@
-//! `orchestrator nodes`: what this machine offers, and who holds or held its bytes.
+//! `orchestrator nodes`: what this machine offers, and who holds or held its bytes; of a cluster, the
+//! same of each worker.
+
+mod workers;
 
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
@@ -9,7 +12,7 @@ use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId};
 use serde::Serialize;
 
 use crate::{
-    args,
+    args, cluster,
     devices::{DeviceChoice, Found},
     exit::{Exit, Failure},
     local, print_line,
@@ -66,6 +69,9 @@ struct Usage {
 }
 
 pub(crate) fn nodes(arguments: &args::Nodes) -> Result<Exit, Failure> {
+    if let Some(url) = cluster::url(&arguments.cluster) {
+        return workers::nodes(arguments, url);
+    }
     let local::Machine { inventory, gpus, reasons } = local::machine(1, &DeviceChoice::Auto)?;
     let stored = State::of_user()?.runs()?;
     let runs = told(&stored).into_iter().map(held).collect::<anyhow::Result<Vec<_>>>()?;

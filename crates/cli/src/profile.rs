@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use orchestrator_ledger::{ComponentProfile, PROFILE_SCHEMA, Profile};
 use orchestrator_plan::{Inventory, SliceOffer};
@@ -18,7 +18,7 @@ use crate::{
     evaluation::{self, Checked},
     executor::{self, NoAnswer},
     exit::{Exit, Failure},
-    folder, local,
+    facts, folder, local,
     plan::tight,
     print_line, say, settings,
 };
@@ -54,7 +54,9 @@ pub(crate) fn measure(
     let mut components = Vec::with_capacity(towers.len());
     for (index, tower) in towers.iter().enumerate() {
         say(format_args!("profiling {}/{}: {tower} on {}", index + 1, towers.len(), offer.device));
-        let arguments = tower.arguments(&checked.base, offer, &checked.evaluation.memory);
+        let folder = facts::place(tower.model, &checked.base, &checked.data);
+        let folder = folder.map_err(|error| anyhow!(error))?;
+        let arguments = tower.arguments(folder, offer, &checked.evaluation.memory);
         let answer = executor::ask_aloud::<ComponentProfile>(program, &arguments);
         let answer =
             answer.map_err(|error| refused(tower, error, checked.evaluation.memory.quota))?;
@@ -121,9 +123,9 @@ fn towers(checked: &Checked) -> Vec<Tower<'_>> {
 }
 
 impl Tower<'_> {
-    fn arguments(&self, base: &Path, offer: &SliceOffer, terms: &MemoryTerms) -> Vec<PathBuf> {
+    fn arguments(&self, folder: PathBuf, offer: &SliceOffer, terms: &MemoryTerms) -> Vec<PathBuf> {
         let quota = terms.quota.map_or(offer.memory_bytes, |quota| quota.min(offer.memory_bytes));
-        let mut arguments = vec!["profile".into(), "--model".into(), base.join(self.model)];
+        let mut arguments = vec!["profile".into(), "--model".into(), folder];
         let values = [
             ("--component", self.component.to_string()),
             ("--precision", self.precision.to_string()),
@@ -180,7 +182,9 @@ pub(crate) mod tests {
     pub(crate) fn checked(overrides: &[&str]) -> Checked {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/eval.yaml");
         let overrides = overrides.iter().map(|set| set.parse().unwrap()).collect();
-        evaluation::load(&EvaluationFile { file, overrides }).map_err(|_| ()).unwrap()
+        evaluation::load(&EvaluationFile { file, overrides, data: args::Data::default() })
+            .map_err(|_| ())
+            .unwrap()
     }
 
     pub(crate) fn inventory() -> Inventory {
@@ -205,8 +209,12 @@ pub(crate) mod tests {
         models/tiny-clip text bf16
         models/tiny-clip vision bf16
         ");
-        let (base, terms) = (Path::new("/base"), &checked.evaluation.memory);
-        let arguments = towers(&checked)[3].arguments(base, &inventory().slices[0], terms);
+        let terms = &checked.evaluation.memory;
+        let arguments = towers(&checked)[3].arguments(
+            "/base/models/tiny-clip".into(),
+            &inventory().slices[0],
+            terms,
+        );
         let arguments: Vec<_> = arguments.iter().map(|text| text.to_str().unwrap()).collect();
         insta::assert_snapshot!(arguments.join(" "), @"profile --model /base/models/tiny-clip --component vision --precision bf16 --device cpu --quota 1073741824 --allocator backend:native");
     }

@@ -5,38 +5,24 @@ use std::{fs, io};
 use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
 use jiff::{Timestamp, tz::TimeZone};
+use orchestrator_coordinator::RunLine;
 use orchestrator_report::{json, text};
 use serde::Serialize;
 
 use crate::{
     args,
+    cluster::{self, CallError, failed},
     exit::{Exit, Failure},
     print_line, say,
     state::{State, Stored},
 };
 
+/// One run of what `--json` prints.
 #[derive(Serialize)]
-struct RunLine {
-    run: String,
-    name: String,
-    state: &'static str,
+struct Shown {
     submitted: String,
-    units: u32,
-    committed: u32,
-}
-
-impl RunLine {
-    fn of(stored: &Stored) -> Self {
-        let summary = &stored.summary;
-        Self {
-            run: summary.id.to_string(),
-            name: summary.name.clone(),
-            state: stored.state_word(),
-            submitted: moment(summary.created_unix_ms),
-            units: summary.units,
-            committed: summary.committed,
-        }
-    }
+    #[serde(flatten)]
+    line: RunLine,
 }
 
 /// Local date and time, to the second.
@@ -46,8 +32,12 @@ pub(crate) fn moment(unix_ms: i64) -> String {
 }
 
 pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
-    let stored = State::of_user()?.runs()?;
-    let runs: Vec<RunLine> = stored.iter().map(RunLine::of).collect();
+    let lines = match cluster::url(&arguments.cluster) {
+        Some(url) => cluster::ask(url, async |cluster| cluster.runs().await.map_err(failed))?,
+        None => State::of_user()?.runs()?.iter().map(Stored::line).collect(),
+    };
+    let shown = |line: RunLine| Shown { submitted: moment(line.created_unix_ms), line };
+    let runs: Vec<Shown> = lines.into_iter().map(shown).collect();
     if arguments.json {
         let document = serde_json::json!({"schema": "orchestrator.runs/1", "runs": runs});
         return print_line(&format!("{document:#}"));
@@ -56,31 +46,51 @@ pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
         say("there is no run yet; start one with `orchestrator submit eval.yaml`");
         return Ok(Exit::Complete);
     }
+    print_line(&render(runs))
+}
+
+fn render(runs: Vec<Shown>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["run", "name", "state", "submitted", "units"]);
-    for run in runs {
-        let units = format!("{}/{}", run.committed, run.units);
-        table.add_row([run.run, run.name, run.state.to_owned(), run.submitted, units]);
+    for Shown { submitted, line } in runs {
+        let units = format!("{}/{}", line.committed, line.units);
+        let name = line.name.replace(char::is_control, "\u{fffd}");
+        table.add_row([line.run.to_string(), name, line.state, submitted, units]);
     }
-    print_line(&table.trim_fmt())
+    table.trim_fmt()
 }
 
 pub(crate) fn report(arguments: &args::Report) -> Result<Exit, Failure> {
-    let state = State::of_user()?;
-    let stored = state.find(&arguments.run)?;
+    let document = match cluster::url(&arguments.cluster) {
+        Some(url) => cluster::ask(url, async |cluster| {
+            let run = cluster.find(&arguments.run).await?;
+            let report = cluster::report(&cluster, &run).await;
+            report.map_err(|error| match error.downcast::<CallError>() {
+                Ok(error) => failed(error),
+                Err(error) => Failure::internal(error),
+            })
+        })?,
+        None => {
+            let state = State::of_user()?;
+            stored_report(&state, &state.find(&arguments.run)?)?
+        }
+    };
+    if arguments.json {
+        return print_line(document.trim_end());
+    }
+    let report = json::read(&document).context("this is no report of this version")?;
+    print_line(text::render(&report).trim_end())
+}
+
+/// `report.json` of an embedded run.
+pub(crate) fn stored_report(state: &State, stored: &Stored) -> anyhow::Result<String> {
     let (run, word) = (&stored.summary.id, stored.state_word());
     let file = orchestrator_coordinator::run_folder(&state.of_run(run), run).join("report.json");
-    let document = fs::read_to_string(&file).map_err(|error| match error.kind() {
+    fs::read_to_string(&file).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!(
             "run {run} is {word} and has no report yet; `orchestrator resume {run}` goes on with it"
         ),
         _ => anyhow::Error::new(error).context(format!("failed to read {}", file.display())),
-    })?;
-    if arguments.json {
-        return print_line(document.trim_end());
-    }
-    let report = json::read(&document)
-        .with_context(|| format!("{} is no report of this version", file.display()))?;
-    print_line(text::render(&report).trim_end())
+    })
 }

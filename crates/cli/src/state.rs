@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
-use orchestrator_coordinator::{Reader, RunSummary, StoreError};
+use orchestrator_coordinator::{Reader, RunLine, RunSummary, StoreError};
 use orchestrator_run::RunState;
 use orchestrator_types::RunId;
 
@@ -23,6 +23,8 @@ pub(crate) struct State {
 pub(crate) struct Stored {
     pub(crate) summary: RunSummary,
     pub(crate) reader: Reader,
+    /// Its state folder.
+    pub(crate) folder: PathBuf,
 }
 
 impl State {
@@ -90,11 +92,27 @@ impl State {
             reader => reader.with_context(|| format!("failed to open {}", folder.display()))?,
         };
         let summary = reader.run(run).context("failed to read the run")?;
-        Ok(summary.map(|summary| Stored { summary, reader }))
+        Ok(summary.map(|summary| Stored { summary, reader, folder }))
     }
 }
 
 impl Stored {
+    /// Where the coordinator that works on it listens, if there is one.
+    pub(crate) fn address(&self) -> Option<String> {
+        // A file of an earlier life means nothing.
+        self.reader.is_live().then(|| fs::read_to_string(self.folder.join(ADDRESS)).ok())?
+    }
+
+    /// Whether some process works on it now.
+    pub(crate) fn is_going_on(&self) -> bool {
+        self.summary.state == RunState::Running && self.reader.is_live()
+    }
+
+    /// As documents show it.
+    pub(crate) fn line(&self) -> RunLine {
+        RunLine::new(self.summary.clone(), self.reader.is_live())
+    }
+
     /// Where the run stands, in one word. A run that is running without a process was interrupted.
     pub(crate) fn state_word(&self) -> &'static str {
         match self.summary.state {
@@ -102,6 +120,20 @@ impl Stored {
             state => state.name(),
         }
     }
+}
+
+/// Where the coordinator that is a service keeps its state.
+pub(crate) fn coordinator_folder() -> anyhow::Result<PathBuf> {
+    Ok(base_folder("XDG_STATE_HOME", ".local/state")?.join("orchestrator/coordinator"))
+}
+
+/// File in the state folder of a run with the address of the coordinator that works on it.
+const ADDRESS: &str = "address";
+
+/// Leaves the address of an embedded coordinator for other terminals.
+pub(crate) fn announce(state: &Path, address: &str) -> anyhow::Result<()> {
+    let path = state.join(ADDRESS);
+    fs::write(&path, address).with_context(|| format!("failed to write {}", path.display()))
 }
 
 /// What is kept between runs and can be had again: embeddings of texts, measured batches.

@@ -1,14 +1,12 @@
 //! `orchestrator status`.
 
-use std::collections::BTreeMap;
-
 use anyhow::Context as _;
-use orchestrator_coordinator::{Documents, UnitRow, UnitStage};
-use orchestrator_types::Component;
+use orchestrator_coordinator::{AttemptView, Count, FailedUnit, RunStatus, SetAside};
 use serde::Serialize;
 
 use crate::{
     args,
+    cluster::{self, failed},
     exit::{Exit, Failure},
     print_line,
     runs::moment,
@@ -19,92 +17,39 @@ use crate::{
 #[derive(Serialize)]
 struct Status {
     schema: &'static str,
-    run: String,
-    name: String,
-    state: &'static str,
     submitted: String,
-    components: BTreeMap<Component, Count>,
-    failures: Vec<Failed>,
-    quarantined: Vec<Quarantined>,
-}
-
-#[derive(Default, Serialize)]
-struct Count {
-    units: u32,
-    committed: u32,
-    rows: u64,
-    committed_rows: u64,
-}
-
-#[derive(Serialize)]
-struct Failed {
-    unit: u32,
-    class: &'static str,
-    message: String,
-}
-
-#[derive(Serialize)]
-struct Quarantined {
-    sample: String,
-    reason: String,
+    #[serde(flatten)]
+    status: RunStatus,
 }
 
 pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
-    let stored = State::of_user()?.find(&arguments.run)?;
-    let run = &stored.summary.id;
-    let documents = stored.reader.documents(run).context("failed to read the run's plan")?;
-    let documents = documents.context("the run's plan is missing from its store")?;
-    let units = stored.reader.units(run).context("failed to read the run's units")?;
-    let status = collect(&stored, &documents, &units);
+    let status = match cluster::url(&arguments.cluster) {
+        Some(url) => cluster::ask(url, async |cluster| {
+            let run = cluster.find(&arguments.run).await?;
+            cluster.status(&run).await.map_err(failed)
+        })?,
+        None => embedded(&State::of_user()?.find(&arguments.run)?)?,
+    };
     if arguments.json {
+        let submitted = moment(status.line.created_unix_ms);
+        let status = Status { schema: "orchestrator.status/1", submitted, status };
         let json = serde_json::to_string_pretty(&status).context("failed to encode")?;
         return print_line(&json);
     }
     print_line(&render(&status))
 }
 
-fn collect(stored: &Stored, documents: &Documents, units: &[UnitRow]) -> Status {
-    let mut components: BTreeMap<Component, Count> = BTreeMap::new();
-    for unit in &documents.plan.units {
-        let count = components.entry(unit.component()).or_default();
-        count.units += 1;
-        count.rows += u64::from(unit.rows);
-    }
-    let (mut failures, mut quarantined) = (Vec::new(), BTreeMap::new());
-    for row in units {
-        let Some(unit) = documents.plan.unit(row.unit) else { continue };
-        if row.stage == UnitStage::Committed {
-            let count = components.entry(unit.component()).or_default();
-            count.committed += 1;
-            count.committed_rows += u64::from(unit.rows);
-        }
-        if let (UnitStage::Failed, Some((class, message))) = (row.stage, &row.failure) {
-            let (class, message) = (class.name(), message.clone());
-            failures.push(Failed { unit: row.unit.0, class, message });
-        }
-        for sample in row.result.iter().flat_map(|result| &result.quarantined) {
-            quarantined.insert(sample.sample.to_string(), sample.reason.clone());
-        }
-    }
-    Status {
-        schema: "orchestrator.status/1",
-        run: stored.summary.id.to_string(),
-        name: stored.summary.name.clone(),
-        state: stored.state_word(),
-        submitted: moment(stored.summary.created_unix_ms),
-        components,
-        failures,
-        quarantined: quarantined
-            .into_iter()
-            .map(|(sample, reason)| Quarantined { sample, reason })
-            .collect(),
-    }
+fn embedded(stored: &Stored) -> anyhow::Result<RunStatus> {
+    let status = RunStatus::read(&stored.reader, &stored.summary.id, stored.reader.is_live());
+    status.context("failed to read the run")?.context("the run's plan is missing from its store")
 }
 
-fn render(status: &Status) -> String {
+fn render(status: &RunStatus) -> String {
+    let line = &status.line;
+    let plain = |text: &str| text.replace(char::is_control, "\u{fffd}");
     let mut lines = vec![
-        format!("run {} ({})", status.run, status.name),
-        format!("{}, submitted {}", status.state, status.submitted),
+        format!("run {} ({})", line.run, plain(&line.name)),
+        format!("{}, submitted {}", line.state, moment(line.created_unix_ms)),
     ];
     for (component, count) in &status.components {
         let Count { units, committed, rows, committed_rows } = count;
@@ -113,45 +58,69 @@ fn render(status: &Status) -> String {
             component.name()
         ));
     }
-    for Failed { unit, class, message } in &status.failures {
-        lines.push(format!("failed: unit {unit} ({class}): {message}"));
+    for attempt in &status.attempts {
+        let AttemptView { unit, component, slice, attempt, done, rows, .. } = attempt;
+        lines.push(format!(
+            "in work: unit {unit} ({component}) on {slice}, attempt {attempt}: {done}/{rows} rows"
+        ));
     }
-    for Quarantined { sample, reason } in &status.quarantined {
-        lines.push(format!("quarantined: {sample}: {reason}"));
+    lines.extend(status.waits.iter().map(|why| format!("waits: {why}")));
+    for FailedUnit { unit, class, message } in &status.failures {
+        lines.push(format!("failed: unit {unit} ({class}): {}", plain(message)));
+    }
+    for SetAside { sample, reason } in &status.quarantined {
+        lines.push(format!("quarantined: {}: {}", plain(sample), plain(reason)));
     }
     lines.extend(advice(status));
     lines.join("\n")
 }
 
 /// What helps a run that is not complete. Going on with it does not read bad samples again.
-fn advice(status: &Status) -> Vec<String> {
+fn advice(status: &RunStatus) -> Vec<String> {
     let mut advice = Vec::new();
     if !status.quarantined.is_empty() {
         advice.push("mend or remove the quarantined files, then submit again".to_owned());
     }
     let count = |count: fn(&Count) -> u32| status.components.values().map(count).sum::<u32>();
     let unfinished = count(|all| all.committed) < count(|all| all.units);
-    if unfinished && matches!(status.state, "interrupted" | "cancelled" | "incomplete") {
-        advice.push(format!("go on with: orchestrator resume {}", status.run));
+    if unfinished
+        && matches!(status.line.state.as_str(), "interrupted" | "cancelled" | "incomplete")
+    {
+        advice.push(format!("go on with: orchestrator resume {}", status.line.run));
     }
     advice
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use orchestrator_coordinator::RunLine;
+    use orchestrator_types::Component;
+
     use super::*;
+
+    fn line(state: &str) -> RunLine {
+        RunLine {
+            run: "r".parse().unwrap(),
+            name: "title".to_owned(),
+            state: state.to_owned(),
+            created_unix_ms: 0,
+            ended_unix_ms: None,
+            units: 2,
+            committed: 1,
+        }
+    }
 
     #[test]
     fn advice_fits_what_is_missing() {
         let advice = |state, committed, bad: bool| {
             let count = Count { units: 2, committed, rows: 2, committed_rows: 0 };
-            let sample = Quarantined { sample: "a.jpg".to_owned(), reason: "cut".to_owned() };
-            advice(&Status {
-                schema: "orchestrator.status/1",
-                run: "r".to_owned(),
-                name: String::new(),
-                state,
-                submitted: String::new(),
+            let sample = SetAside { sample: "a.jpg".to_owned(), reason: "cut".to_owned() };
+            advice(&RunStatus {
+                line: line(state),
+                attempts: Vec::new(),
+                waits: None,
                 components: BTreeMap::from([(Component::Vision, count)]),
                 failures: Vec::new(),
                 quarantined: bad.then_some(sample).into_iter().collect(),

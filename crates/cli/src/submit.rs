@@ -1,47 +1,48 @@
-//! `orchestrator submit` and `orchestrator resume`, embedded.
+//! `orchestrator submit` and `orchestrator resume`, embedded; with a coordinator, see `cluster`.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::Reader;
 use orchestrator_host::host_memory;
 use orchestrator_ledger::Profile;
 use orchestrator_plan::Inventory;
-use orchestrator_proto::{
-    Refusal, RefusalCode,
-    v1::{ResumeReply, ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient},
+use orchestrator_proto::v1::{
+    ResumeReply, ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient,
 };
-use orchestrator_report::{Report, json, profile_text, text};
-use orchestrator_run::RunState;
 use orchestrator_types::RunId;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use orchestrator_worker::DataAccess;
 use tonic::transport::Channel;
 
 use crate::{
     args,
+    cluster::{self, CallError, reconnect::Reconnect},
     embedded::Embedded,
-    evaluation::{self, Checked},
+    evaluation::{self, Checked, data_access},
     executor,
     exit::{Exit, Failure},
-    folder, follow, host, local,
+    finish, folder, follow, host,
+    interrupt::Interrupt,
+    local,
     plan::{lowered, tight, warn},
-    print_line, profile, say, settings,
+    profile, runtime, say, settings,
     state::State,
 };
 
-/// How long blocking calls may still take at the end.
-const RUNTIME_STOP: Duration = Duration::from_secs(5);
-
 /// Runs an evaluation from its file to its run folder.
 pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
+    if let Some(url) = cluster::url(&arguments.cluster) {
+        return cluster::run::submit(arguments, url);
+    }
+    if arguments.detach {
+        let message = "`--detach` leaves the run to a coordinator; name one with `--coordinator`";
+        return Err(Failure::usage(anyhow!(message)));
+    }
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
-    let run: RunId = ulid::Ulid::generate()
-        .to_string()
-        .to_lowercase()
-        .parse()
-        .context("failed to name the run")?;
+    let run = fresh_run()?;
     let mut session = Session::new(run.clone(), true, &arguments.local, &arguments.output)?;
+    session.data = data_access(&arguments.evaluation.data)?;
     host::beside_gpus(&host_memory(), &session.inventory, &checked)?;
     lowered(&session.inventory, checked.evaluation.memory.quota).iter().for_each(warn);
     if arguments.profile {
@@ -52,7 +53,7 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
     let request = submission(&run, &checked, arguments.embeddings)?;
     let quota = checked.evaluation.memory.quota;
     let ended = session.run_to_end(async move |client| {
-        let reply = client.submit(request).await.map_err(Refusal::from)?.into_inner();
+        let reply = client.submit(request).await.map_err(CallError::from)?.into_inner();
         let announced = format!("run {}: {} units", reply.run, reply.units);
         Ok(Begun { announced, after: 0 })
     });
@@ -62,8 +63,17 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
     })
 }
 
-/// Goes on with a run whose state is on this machine.
+/// A name for a new run.
+pub(crate) fn fresh_run() -> anyhow::Result<RunId> {
+    let name = ulid::Ulid::generate().to_string().to_lowercase();
+    name.parse().context("failed to name the run")
+}
+
+/// Goes on with a run.
 pub(crate) fn resume(arguments: &args::Resume) -> Result<Exit, Failure> {
+    if let Some(url) = cluster::url(&arguments.cluster) {
+        return cluster::run::resume(arguments, url);
+    }
     let stored = State::of_user()?.find(&arguments.run)?;
     let run = stored.summary.id.clone();
     if stored.reader.is_live() {
@@ -71,10 +81,11 @@ pub(crate) fn resume(arguments: &args::Resume) -> Result<Exit, Failure> {
         return Err(Failure::usage(anyhow!(message)));
     }
     drop(stored);
-    let session = Session::new(run.clone(), false, &arguments.local, &arguments.output)?;
+    let mut session = Session::new(run.clone(), false, &arguments.local, &arguments.output)?;
+    session.data = data_access(&arguments.data)?;
     session.run_to_end(async move |client| {
         let request = ResumeRequest { run: run.to_string() };
-        let reply = client.resume(request).await.map_err(Refusal::from)?.into_inner();
+        let reply = client.resume(request).await.map_err(CallError::from)?.into_inner();
         let ResumeReply { committed, units, after } = reply;
         let announced = format!("run {run}: {committed} of {units} units are there already");
         Ok(Begun { announced, after })
@@ -88,7 +99,12 @@ struct Begun {
     after: u64,
 }
 
-fn submission(run: &RunId, checked: &Checked, embeddings: bool) -> anyhow::Result<SubmitRequest> {
+/// What the coordinator is sent.
+pub(crate) fn submission(
+    run: &RunId,
+    checked: &Checked,
+    embeddings: bool,
+) -> anyhow::Result<SubmitRequest> {
     let base = checked.base.to_str().with_context(|| {
         format!("the folder {} has a name that is not UTF-8; move it", checked.base.display())
     })?;
@@ -115,6 +131,7 @@ struct Session<'a> {
     output: &'a args::Output,
     /// Measured before the run.
     profile: Option<Profile>,
+    data: DataAccess,
 }
 
 /// How a session ended, apart from errors.
@@ -135,28 +152,22 @@ impl<'a> Session<'a> {
         let state = State::of_user()?.of_run(&run);
         let local::Machine { inventory, reasons: offered, .. } =
             local::machine(local.local_slices, &local.device.device)?;
-        Ok(Self { run, new, state, inventory, offered, output, profile: None })
+        let data = DataAccess::default();
+        Ok(Self { run, new, state, inventory, offered, output, profile: None, data })
     }
 
     /// Starts the embedded cluster, begins the run with `begin`, follows it and writes its folder.
     fn run_to_end(
         self,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, CallError>,
     ) -> Result<Exit, Failure> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .context("failed to start the runtime")?;
-        let end = runtime.block_on(self.embedded(begin));
-        // A blocking call that hangs must not keep the process.
-        runtime.shutdown_timeout(RUNTIME_STOP);
+        let end = runtime::run(self.embedded(begin));
         self.leave(end)
     }
 
     async fn embedded(
         &self,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, CallError>,
     ) -> Result<End, Failure> {
         let mut stop = Interrupt::new()?;
         say(format_args!(
@@ -165,7 +176,7 @@ impl<'a> Session<'a> {
         ));
         self.offered.iter().for_each(say);
         let mut embedded = tokio::select! {
-            started = Embedded::start(self.state.clone(), self.inventory.clone()) => started?,
+            started = Embedded::start(&self.state, self.inventory.clone(), self.data.clone()) => started?,
             () = stop.asked() => return Ok(End::Interrupted),
         };
         let mut client = embedded.client();
@@ -213,63 +224,16 @@ impl<'a> Session<'a> {
     async fn drive(
         &self,
         client: &mut CoordinatorClient<Channel>,
-        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, Refusal>,
+        begin: impl AsyncFnOnce(&mut CoordinatorClient<Channel>) -> Result<Begun, CallError>,
     ) -> Result<Exit, Failure> {
-        let Begun { announced, after } = begin(client).await.map_err(refused)?;
+        let Begun { announced, after } = begin(client).await.map_err(cluster::failed)?;
         say(announced);
-        let end = follow::follow(client, &self.run, after).await?;
-        let folder =
-            folder::fetch(client, &self.run, &self.output.output).await.map_err(|error| {
-                Failure::from(error).advise(format!(
-                    "the results are kept; write them with: orchestrator resume {} --output DIR",
-                    self.run
-                ))
-            })?;
-        if let Some(measured) = &self.profile {
-            profile::write(measured, &folder)?;
-        }
-        let text = fs::read_to_string(folder.join("report.json"))
-            .with_context(|| format!("failed to read the report in {}", folder.display()))?;
-        let report = json::read(&text).context("failed to read the report")?;
-        self.print(&text, &report, &folder.display().to_string())?;
-        Ok(match end {
-            RunState::Cancelled => Exit::Cancelled,
-            RunState::Complete => Exit::Complete,
-            RunState::Incomplete | RunState::Running => Exit::Incomplete,
-        })
+        let mut reconnect = Reconnect::never();
+        let end = follow::follow(client, &self.run, after, &mut reconnect).await?;
+        let measured = self.profile.as_ref();
+        finish::finish(client, &self.run, self.output, measured, &mut reconnect).await?;
+        Ok(finish::exit(end))
     }
-
-    fn print(&self, text: &str, report: &Report, folder: &str) -> Result<Exit, Failure> {
-        if self.output.json {
-            let report: serde_json::Value =
-                serde_json::from_str(text).context("failed to read the report")?;
-            let document = serde_json::json!({
-                "schema": "orchestrator.submit/1",
-                "run": self.run,
-                "folder": folder,
-                "report": report,
-            });
-            return print_line(&format!("{document:#}"));
-        }
-        if let Some(measured) = &self.profile {
-            print_line(&format!("{}\n", profile_text(measured)))?;
-        }
-        print_line(text::render(report).trim_end())?;
-        print_line(folder)
-    }
-}
-
-fn refused(refusal: Refusal) -> Failure {
-    let exit = match refusal.code {
-        RefusalCode::DoesNotFit => Exit::DoesNotFit,
-        RefusalCode::Invalid => Exit::BadEvaluation,
-        RefusalCode::NotFound
-        | RefusalCode::Stale
-        | RefusalCode::Unavailable
-        | RefusalCode::TooSlow
-        | RefusalCode::Internal => Exit::Internal,
-    };
-    Failure::new(exit, refusal)
 }
 
 fn describe(inventory: &Inventory) -> String {
@@ -284,29 +248,6 @@ fn describe(inventory: &Inventory) -> String {
             let alike = inventory.slices.iter().all(|slice| slice.memory_bytes == memory);
             let least = if alike { "" } else { "at least " };
             format!("{count} slices: {devices}, {threads} threads in all, {least}{memory} each")
-        }
-    }
-}
-
-/// Ctrl-C and SIGTERM.
-struct Interrupt {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Interrupt {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("failed to listen for signals");
-        Ok(Self {
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-        })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
         }
     }
 }

@@ -15,6 +15,10 @@ pub struct Config {
     pub state: PathBuf,
     /// Where to listen; port 0 = any free one.
     pub listen: SocketAddr,
+    /// Where to serve HTTP for probes and metrics; none: nowhere. Port 0 = any free one.
+    pub http: Option<SocketAddr>,
+    /// Whether gRPC reflection tells callers which services there are.
+    pub reflection: bool,
     /// Build that workers must have, so that one run is never computed by two.
     pub build: String,
     /// Slices that planning waits for, at most for `slice_wait`; at least one is needed.
@@ -27,6 +31,10 @@ pub struct Config {
     pub lease: Duration,
     /// Whether runs that were interrupted go on when the coordinator starts.
     pub continue_interrupted: bool,
+    /// Time after which an attempt may be slow; near the end of a run it then gets a twin.
+    pub straggler: Duration,
+    /// How long runs wait when no worker is left at all before they end, incomplete.
+    pub no_worker: Duration,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
     /// Where blobs are kept.
@@ -43,6 +51,8 @@ impl Config {
         Self {
             state,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            http: None,
+            reflection: false,
             build: orchestrator_proto::BUILD.to_owned(),
             expected_slices: 1,
             slice_wait: Duration::from_secs(10),
@@ -50,6 +60,8 @@ impl Config {
             heartbeat: Duration::from_millis(500),
             lease: Duration::from_secs(30),
             continue_interrupted: false,
+            straggler: Duration::from_secs(30),
+            no_worker: Duration::from_mins(10),
             stop_wait: Duration::from_secs(3),
             blobs: BlobPlace::State,
             network_store: false,

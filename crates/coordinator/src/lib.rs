@@ -22,6 +22,8 @@ mod event;
 #[cfg(test)]
 mod fixtures;
 mod grpc;
+mod http;
+mod inspector;
 mod life;
 mod lost;
 mod results;
@@ -32,6 +34,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod view;
 mod watch;
 
 pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
@@ -44,6 +47,10 @@ pub use results::run_folder;
 pub use service::{Coordinator, StartError};
 pub use store::{
     Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage, Violation, check_store,
+};
+pub use view::{
+    AttemptView, ClusterView, Count, FailedUnit, RunLine, RunStatus, SetAside, SliceView,
+    WorkerView,
 };
 
 use orchestrator_proto::Refusal;

@@ -162,7 +162,7 @@ pub(crate) fn discard(state: &Path, run: &RunId) -> Result<(), StoreError> {
     }
 }
 
-/// Reads every file of a finished folder, in order of their names. Blocks.
+/// Reads the files of a finished folder, in order of their names. Blocks.
 #[derive(Debug)]
 pub(crate) struct FolderReader {
     folder: PathBuf,
@@ -172,12 +172,14 @@ pub(crate) struct FolderReader {
 }
 
 impl FolderReader {
-    pub(crate) fn open(folder: PathBuf) -> Result<Self, Refusal> {
+    /// Those of the names in `only`, or all.
+    pub(crate) fn open(folder: PathBuf, only: &[String]) -> Result<Self, Refusal> {
         let entries = fs::read_dir(&folder).map_err(file("list", &folder))?;
         let mut names: Vec<String> = entries
             .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
             .collect::<Result<_, _>>()
             .map_err(file("list", &folder))?;
+        names.retain(|name| only.is_empty() || only.contains(name));
         names.sort_by(|a, b| b.cmp(a));
         Ok(Self { folder, names, open: None })
     }

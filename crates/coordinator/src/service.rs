@@ -1,14 +1,18 @@
 //! [`Coordinator`]: the parts put together, started and stopped.
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Arc, mpsc},
-    thread::JoinHandle,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
-use orchestrator_proto::{MESSAGE_LIMIT_BYTES, server, v1::coordinator_server::CoordinatorServer};
-use tokio::{net::TcpListener, sync::broadcast, task::AbortHandle, time::timeout};
+use orchestrator_proto::{
+    DESCRIPTORS, MESSAGE_LIMIT_BYTES, server,
+    v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
+};
+use orchestrator_run::Stragglers;
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, mpsc},
+    task::AbortHandle,
+    time::timeout,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +24,8 @@ use crate::{
     driver::{Driver, Request, Settings, handle},
     event::Live,
     grpc::Handlers,
+    http,
+    inspector::Looks,
     life::{EndError, Life},
     results::Results,
     store::{Store, StoreError, refuse_network},
@@ -59,6 +65,7 @@ pub enum StartError {
 /// nothing acknowledged is lost.
 pub struct Coordinator {
     address: SocketAddr,
+    http: Option<SocketAddr>,
     life: Life,
     tasks: TaskTracker,
     server: AbortHandle,
@@ -83,12 +90,25 @@ impl Coordinator {
         let listen = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        let http = match config.http {
+            None => None,
+            Some(address) => {
+                let listen = |source| StartError::Listen { address, source };
+                Some(http::listen(address).await.map_err(listen)?)
+            }
+        };
         let (told, _) = broadcast::channel(LIVE_EVENTS);
         let life = Life::default();
         let (requests, receiver) = handle(life.clone());
         let (driver, blobs) = open(&config, clock.clone(), told.clone()).await?;
         let driver = start_driver(driver, receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
+        let looks = Looks {
+            driver: requests.clone(),
+            state: config.state.clone(),
+            build: config.build.clone(),
+            tasks: tasks.clone(),
+        };
         let handlers = Handlers {
             driver: requests,
             results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
@@ -108,13 +128,23 @@ impl Coordinator {
             clock,
         };
         tasks.spawn(sweep.work_until(life.clone()));
-        let server = tasks.spawn(serve(listener, handlers, life.clone())).abort_handle();
-        Ok(Self { address, life, tasks, server, driver, config })
+        let services = Services { handlers, looks, reflection: config.reflection };
+        let server = tasks.spawn(serve(listener, services, life.clone())).abort_handle();
+        let http = http.map(|(listener, address)| {
+            tasks.spawn(http::serve(listener, life.clone()));
+            address
+        });
+        Ok(Self { address, http, life, tasks, server, driver, config })
     }
 
     /// Where it listens.
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it serves HTTP, if it does.
+    pub const fn http(&self) -> Option<SocketAddr> {
+        self.http
     }
 
     /// The folder of its store.
@@ -181,7 +211,10 @@ fn start_driver(
     life: Life,
 ) -> Result<JoinHandle<()>, StartError> {
     let thread = std::thread::Builder::new().name("coordinator".to_owned());
-    thread.spawn(move || driver.work(&requests, &life)).map_err(StartError::Thread)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    let work = move || runtime.block_on(driver.work(requests, life));
+    thread.spawn(work).map_err(StartError::Thread)
 }
 
 fn settings(config: &Config) -> Settings {
@@ -194,16 +227,38 @@ fn settings(config: &Config) -> Settings {
         expected_slices: config.expected_slices,
         slice_wait_ms: ms(config.slice_wait).unwrap_or(u32::MAX).into(),
         continue_interrupted: config.continue_interrupted,
+        stragglers: Stragglers { least_ms: ms(config.straggler).unwrap_or(u32::MAX).into() },
+        no_worker_ms: ms(config.no_worker).unwrap_or(u32::MAX).into(),
     }
 }
 
+/// What is served over gRPC.
+struct Services {
+    handlers: Handlers,
+    looks: Looks,
+    reflection: bool,
+}
+
 /// Serves until `life` ends, which an error makes it do.
-async fn serve(listener: TcpListener, handlers: Handlers, life: Life) {
+async fn serve(listener: TcpListener, services: Services, life: Life) {
+    let Services { handlers, looks, reflection } = services;
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<CoordinatorServer<Handlers>>().await;
+    let reflection = reflection.then(|| {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .build_v1()
+            .expect("the descriptors were made by the compiler that made the code")
+    });
     let service = CoordinatorServer::new(handlers)
         .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
         .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
     let served = server()
         .add_service(service)
+        .add_service(InspectorServer::new(looks).max_encoding_message_size(MESSAGE_LIMIT_BYTES))
+        .add_service(health_service)
+        .add_optional_service(reflection)
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), life.stop().cancelled())
         .await;
     if let Err(error) = served {

@@ -27,7 +27,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 pub use check::{Violation, check_store};
 pub use error::StoreError;
-pub(crate) use query::CommittedRow;
+pub(crate) use query::{CommittedRow, LeaseRow};
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
@@ -220,7 +220,8 @@ impl Store {
         }
         let sql = "UPDATE units SET state = 'open', ended_unix_ms = NULL
              WHERE run = ?1 AND state <> 'committed'";
-        self.execute("open units again", sql, [run.0])
+        self.execute("open units again", sql, [run.0])?;
+        self.execute("end leases", "DELETE FROM leases WHERE run = ?1", [run.0])
     }
 
     /// Ends a run at event number `sequence`; units without an end are cancelled with it.
@@ -236,48 +237,70 @@ impl Store {
         let values = params![run.0, state.name(), sequence.cast_signed(), at];
         self.execute("end a run", sql, values)?;
         let sql = "UPDATE units SET state = 'cancelled', ended_unix_ms = ?2
-             WHERE run = ?1 AND state IN ('open', 'leased')";
-        self.execute("cancel units", sql, params![run.0, at])
+             WHERE run = ?1 AND state = 'open'";
+        self.execute("cancel units", sql, params![run.0, at])?;
+        self.execute("end leases", "DELETE FROM leases WHERE run = ?1", [run.0])
     }
 
-    pub(crate) fn lease_unit(
-        &self,
-        run: RunKey,
-        attempt: &Attempt,
-        at: i64,
-    ) -> Result<(), StoreError> {
-        let sql = "INSERT INTO units (run, unit, state, token, slice, attempts, leased_unix_ms)
-             VALUES (?1, ?2, 'leased', ?3, ?4, 1, ?5)
-             ON CONFLICT DO UPDATE SET state = 'leased', token = ?3, slice = ?4,
-             attempts = attempts + 1, leased_unix_ms = ?5";
-        let Attempt { unit, number: _, token, session: _, slice } = attempt;
-        let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at];
+    /// Stores a live attempt.
+    pub(crate) fn lease(&self, run: RunKey, attempt: &Attempt, at: i64) -> Result<(), StoreError> {
+        let sql = "INSERT INTO leases
+             (token, run, unit, number, session, node, slice, leased_unix_ms, probe)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let Attempt { unit, number, token, session, node, slice, terms, .. } = attempt;
+        let values = params![
+            token.0.cast_signed(),
+            run.0,
+            unit.0,
+            number,
+            session.as_str(),
+            node.as_str(),
+            slice.as_str(),
+            at,
+            terms.probe,
+        ];
         self.execute("store a lease", sql, values)
     }
 
+    /// Forgets an attempt that lives no longer.
+    pub(crate) fn end_lease(&self, token: FencingToken) -> Result<(), StoreError> {
+        self.execute("end a lease", "DELETE FROM leases WHERE token = ?1", [token.0.cast_signed()])
+    }
+
+    /// Attempts of a run that lived when they were stored last.
+    pub(crate) fn leases(&self, run: RunKey) -> Result<Vec<LeaseRow>, StoreError> {
+        query::leases(&self.connection, run)
+    }
+
+    /// Stores a result; the attempt's lease ends with it.
     pub(crate) fn commit_unit(
         &self,
         run: RunKey,
         attempt: &Attempt,
+        leased_at: Option<i64>,
         result: &UnitResult,
         at: i64,
     ) -> Result<(), StoreError> {
-        let sql = "UPDATE units SET state = 'committed', token = ?3, slice = ?4,
-             ended_unix_ms = ?5, class = NULL, message = NULL, blob = ?6, samples = ?7,
-             set_aside = ?8 WHERE run = ?1 AND unit = ?2";
-        let Attempt { unit, number: _, token, session: _, slice } = attempt;
+        let sql = "INSERT OR REPLACE INTO units
+             (run, unit, state, token, slice, attempts, leased_unix_ms, ended_unix_ms, blob,
+             samples, set_aside)
+             VALUES (?1, ?2, 'committed', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        let Attempt { unit, number, token, slice, .. } = attempt;
         let values = params![
             run.0,
             unit.0,
             token.0.cast_signed(),
             slice.as_str(),
+            number,
+            leased_at,
             at,
             result.blob.digest.as_bytes(),
             result.samples.as_ref().map(Digest::as_bytes),
             !result.quarantined.is_empty(),
         ];
         self.execute("store a unit's end", sql, values)?;
-        self.insert_result(schema::result_id(run, *unit), result)
+        self.insert_result(schema::result_id(run, *unit), result)?;
+        self.end_lease(attempt.token)
     }
 
     fn insert_result(&self, id: i64, result: &UnitResult) -> Result<(), StoreError> {
@@ -301,8 +324,9 @@ impl Store {
         at: i64,
     ) -> Result<(), StoreError> {
         let sql = "INSERT INTO units (run, unit, state, attempts, class, message, ended_unix_ms)
-             VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
-             ON CONFLICT DO UPDATE SET state = ?3, class = ?4, message = ?5, ended_unix_ms = ?6";
+             VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)
+             ON CONFLICT DO UPDATE SET state = ?3, attempts = attempts + 1, class = ?4,
+             message = ?5, ended_unix_ms = ?6";
         let (state, at) = if last { ("failed", Some(at)) } else { ("open", None) };
         let values = params![run.0, unit.0, state, class.name(), message, at];
         self.execute("store a failure", sql, values)

@@ -138,15 +138,16 @@ impl Inline {
     }
 }
 
-/// The chunks of a run folder's files.
+/// The chunks of a run folder's files: those with these names, or all.
 pub(crate) fn send_files(
     blocking: Blocking,
     tasks: &TaskTracker,
     folder: PathBuf,
+    wanted: Vec<String>,
 ) -> mpsc::Receiver<Result<v1::FileChunk, Status>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
     tasks.spawn(async move {
-        if let Err(refusal) = send_folder(blocking, folder, &sender).await {
+        if let Err(refusal) = send_folder(blocking, folder, wanted, &sender).await {
             // A reader that has gone away needs no reason.
             drop(sender.send(Err(refusal.into())).await);
         }
@@ -157,9 +158,10 @@ pub(crate) fn send_files(
 async fn send_folder(
     blocking: Blocking,
     folder: PathBuf,
+    wanted: Vec<String>,
     sender: &mpsc::Sender<Result<v1::FileChunk, Status>>,
 ) -> Result<(), Refusal> {
-    let mut reader = blocking.run(move || FolderReader::open(folder)).await??;
+    let mut reader = blocking.run(move || FolderReader::open(folder, &wanted)).await??;
     loop {
         let read = move || reader.chunk().map(|chunk| (chunk, reader));
         let (chunk, rest) = blocking.run(read).await??;

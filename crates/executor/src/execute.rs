@@ -191,6 +191,7 @@ impl Executor {
             account: Some(account),
             rows_per_dispatch: product.dispatch,
             inline: None,
+            images: product.images,
         })
     }
 }

@@ -23,17 +23,20 @@ pub use to_wire::wire_run_state;
 /// depend on the crates that decide.
 pub mod domain {
     pub use orchestrator_plan::{
-        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
-        TextSet,
+        DatasetSource, Direction, EncodeImages, EncodeTexts, MOST_TOWERS, ModelSource, SliceOffer,
+        SourceKind, TextSet, recipe,
     };
     pub use orchestrator_run::{
-        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-        UnitResult,
+        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts,
+        QuarantinedSample, Timing, UnitResult,
     };
 }
 
-/// Version of the messages and of their meaning. Both sides must be equal.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// Version of the messages and of their meaning.
+pub const PROTOCOL_VERSION: u32 = 3;
+
+/// Oldest version that this build still speaks. A release keeps the one before its own.
+pub const PROTOCOL_MIN: u32 = 3;
 
 /// Generated from `proto/orchestrator/v1`.
 pub mod v1 {
@@ -44,6 +47,9 @@ pub mod v1 {
     )]
     tonic::include_proto!("orchestrator.v1");
 }
+
+/// The messages and services as protobuf describes them, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// Identity of this build. A worker and a coordinator of different builds refuse each other, since
 /// their numbers could differ.

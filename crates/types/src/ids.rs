@@ -98,6 +98,11 @@ name!(
     DatasetName,
     "dataset name"
 );
+name!(
+    /// A folder of data under the name by which workers declare it.
+    DataRootName,
+    "name of a data root"
+);
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {

@@ -7,9 +7,11 @@ mod allocator;
 mod byte_count;
 mod caption_choice;
 mod component;
+mod data_root;
 mod device;
 mod digest;
 mod failure;
+mod health;
 mod ids;
 mod memory;
 mod precision;
@@ -20,12 +22,14 @@ pub use allocator::{AllocatorSettings, AllocatorSettingsError};
 pub use byte_count::{ByteCount, ParseByteCountError};
 pub use caption_choice::CaptionChoice;
 pub use component::Component;
+pub use data_root::below_data_root;
 pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use failure::FailureClass;
+pub use health::{DeviceNews, DeviceUse, ProcessUse, XidClass};
 pub use ids::{
-    DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId, SliceId,
-    TrialId, UnitId,
+    DataRootName, DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId,
+    SliceId, TrialId, UnitId,
 };
 pub use memory::{MemoryTerms, OnOom};
 pub use precision::{ParsePrecisionError, Precision};

@@ -44,7 +44,7 @@ impl Agent {
         let reached = async { Ok(reach(&config.coordinator, patience).await?) };
         let (supervisors, channel) = tokio::try_join!(supervise(&config, &scratch), reached)?;
         let libtorch = supervisors[0].libtorch().to_owned();
-        let host = Arc::new(Host::new(channel, &scratch, config.limits));
+        let host = Arc::new(Host::new(channel, &scratch, config.limits, config.data.clone()));
         let registration = Registration {
             client: host.client.clone(),
             request: introduction(&config, &libtorch),

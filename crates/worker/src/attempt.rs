@@ -123,6 +123,7 @@ impl Attempt<'_> {
 
     /// Computes and stages, if the blob is not so small that it travels with the result; the blob stays here until the pin is dropped.
     async fn produce(&mut self, assignment: Assignment) -> Result<(UnitResult, Pin), Failure> {
+        let assignment = self.admitted(assignment).await?;
         let inputs = self.inputs(&assignment.work).await?;
         let mut result = self.execute(assignment).await?;
         drop(inputs);
@@ -136,6 +137,16 @@ impl Attempt<'_> {
         let staged = until_answered(self.backoff, "stage", call).await;
         staged.map_err(|error| self.failed_transfer("the result cannot be staged", &error))?;
         Ok((result, output))
+    }
+
+    /// The assignment with its paths as they are on this host. A network folder may take its time.
+    async fn admitted(&self, assignment: Assignment) -> Result<Assignment, Failure> {
+        let data = self.host.data.clone();
+        let looked = tokio::task::spawn_blocking(move || data.admit(assignment)).await;
+        let looked = looked.map_err(|error| {
+            Failure::new(FailureClass::Internal, format!("the paths were not looked at: {error}"))
+        })?;
+        looked.map_err(|error| Failure::new(FailureClass::Invalid, chain(&error)))
     }
 
     /// Brings every blob that the unit reads, and keeps it until the pins are dropped. Two slices

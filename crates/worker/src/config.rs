@@ -5,6 +5,8 @@ use std::{path::PathBuf, time::Duration};
 use orchestrator_proto::domain::SliceOffer;
 use orchestrator_types::{ByteCount, NodeName};
 
+use crate::DataAccess;
+
 /// Everything that an [`Agent`](crate::Agent) needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -21,6 +23,8 @@ pub struct Config {
     pub scratch: PathBuf,
     /// A folder that outlives the agent: text embeddings by the hash of what they are made from.
     pub cache: PathBuf,
+    /// Which paths evaluations may name.
+    pub data: DataAccess,
     /// Identity of this build; the executor's must be the same.
     pub build: String,
     /// How long things may take, and how much may be kept.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-use crate::{Limits, blobs::Blobs, client::Client, scratch::Scratch};
+use crate::{DataAccess, Limits, blobs::Blobs, client::Client, scratch::Scratch};
 
 /// The agent as its slices see it.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub(crate) struct Host {
     pub(crate) client: Client,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) limits: Limits,
+    pub(crate) data: DataAccess,
     /// Take no new unit. Cancelled before `stopping`.
     pub(crate) draining: CancellationToken,
     /// Leave the unit that you have.
@@ -20,11 +21,17 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(coordinator: Channel, scratch: &Scratch, limits: Limits) -> Self {
+    pub(crate) fn new(
+        coordinator: Channel,
+        scratch: &Scratch,
+        limits: Limits,
+        data: DataAccess,
+    ) -> Self {
         Self {
             client: Client::new(coordinator),
             blobs: Arc::clone(scratch.blobs()),
             limits,
+            data,
             draining: CancellationToken::new(),
             stopping: CancellationToken::new(),
         }

@@ -24,6 +24,7 @@ mod backoff;
 mod blobs;
 mod client;
 mod config;
+mod data_access;
 mod death;
 mod error;
 mod executor;
@@ -42,5 +43,8 @@ mod supervisor;
 
 pub use agent::Agent;
 pub use config::{Config, Limits};
+pub use data_access::{
+    DataAccess, DataPathError, DataRoot, DataRootError, ParseDataRootError, Roots,
+};
 pub use error::{AgentError, ExecutorError, RegisterError, StartError};
 pub use locate::{EXECUTOR_NAME, FindError, find_executor};

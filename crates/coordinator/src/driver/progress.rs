@@ -44,6 +44,13 @@ impl Tally {
         self.reports.insert(report.token, report);
     }
 
+    /// Rows of a unit of `rows` that its live attempt reported last.
+    pub(super) fn rows_done(&self, token: FencingToken, rows: u64) -> u64 {
+        let Some(report) = self.reports.get(&token) else { return 0 };
+        let part = report.done.min(report.total).saturating_mul(rows);
+        part.checked_div(report.total).unwrap_or(0)
+    }
+
     /// Every component as it stands. What was told is never taken back: the rows of an attempt that
     /// was lost stay counted until its successors have passed them.
     pub(super) fn all(&mut self, run: &Run) -> Vec<Progress> {

@@ -5,7 +5,9 @@ use std::{path::PathBuf, str::FromStr};
 use orchestrator_plan::{Placement, Plan};
 use orchestrator_run::{RunState, UnitResult};
 use orchestrator_spec::{Evaluation, Facts};
-use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, SliceId, UnitId};
+use orchestrator_types::{
+    Digest, FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RunKey, StoreError};
@@ -54,16 +56,28 @@ pub struct Documents {
 /// Where a unit stands in the store. A unit without a row was never leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitStage {
-    /// Waits for its next attempt.
+    /// Has failed and may be tried again.
     Open,
-    /// Was leased last; the lease itself lives in memory only.
-    Leased,
     /// Its result counts.
     Committed,
     /// Given up.
     Failed,
     /// Ended with its run.
     Cancelled,
+}
+
+/// A lease of an attempt that lived when it was stored last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseRow {
+    pub token: FencingToken,
+    pub unit: UnitId,
+    pub number: u32,
+    pub session: SessionId,
+    pub node: NodeName,
+    pub slice: SliceId,
+    pub leased_unix_ms: i64,
+    /// Its result would not be kept.
+    pub probe: bool,
 }
 
 /// What is stored of a unit.
@@ -326,7 +340,6 @@ pub(super) fn unit(
 fn unit_row(row: &Row<'_>) -> Result<UnitRow, StoreError> {
     let stage = match column::<String>(row, 1)?.as_str() {
         "open" => UnitStage::Open,
-        "leased" => UnitStage::Leased,
         "committed" => UnitStage::Committed,
         "failed" => UnitStage::Failed,
         "cancelled" => UnitStage::Cancelled,
@@ -350,6 +363,23 @@ fn unit_row(row: &Row<'_>) -> Result<UnitRow, StoreError> {
                 Ok(UnitResult { inline, ..json(&result, "result of a unit")? })
             })
             .transpose()?,
+    })
+}
+
+pub(super) fn leases(connection: &Connection, run: RunKey) -> Result<Vec<LeaseRow>, StoreError> {
+    let sql = "SELECT token, unit, number, session, node, slice, leased_unix_ms, probe FROM leases
+         WHERE run = ?1 ORDER BY token";
+    rows(connection, sql, [run.0], |row| {
+        Ok(LeaseRow {
+            token: FencingToken(column::<i64>(row, 0)?.cast_unsigned()),
+            unit: UnitId(column(row, 1)?),
+            number: column(row, 2)?,
+            session: text(&column::<String>(row, 3)?, "session id")?,
+            node: text(&column::<String>(row, 4)?, "node name")?,
+            slice: text(&column::<String>(row, 5)?, "slice id")?,
+            leased_unix_ms: column(row, 6)?,
+            probe: column(row, 7)?,
+        })
     })
 }
 

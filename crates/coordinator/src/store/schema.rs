@@ -1,7 +1,8 @@
 //! The tables, and the version of their meaning.
 //!
-//! There is no row for a unit that was never leased: a large run costs nothing until it is worked
-//! on, and the queue is derived from the plan and the ended units on load.
+//! A unit has a row once it was committed or has failed: a large run costs nothing until it is worked
+//! on, and the queue is derived from the plan and the ended units on load. A lease has a row for as
+//! long as its attempt lives, so that attempts outlive the coordinator's process.
 
 use rusqlite::Connection;
 
@@ -71,6 +72,21 @@ INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit',
   ('identity', abs(random() >> 1));
 ";
 
+/// Attempts that live, so that they outlive the coordinator's process.
+const LEASES: &str = "
+CREATE TABLE leases (
+  token INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  unit INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  node TEXT NOT NULL,
+  slice TEXT NOT NULL,
+  leased_unix_ms INTEGER NOT NULL,
+  probe INTEGER NOT NULL
+);
+";
+
 /// Committed results, apart from their units: a restart reads every unit and hardly any result.
 /// `id` is the run's key and the unit's number in one. `input` is the digest of an inline blob that
 /// other units may ask for; only those pay for an index.
@@ -111,6 +127,7 @@ INSERT INTO split
   FROM units;
 INSERT INTO meta (key, value) VALUES ('identity', abs(random() >> 1));
 DROP TABLE units;
+UPDATE split SET state = 'open' WHERE state = 'leased';
 ALTER TABLE split RENAME TO units;
 ";
 
@@ -128,6 +145,7 @@ pub(super) fn format(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(LEASES)?;
     transaction.execute_batch(RESULTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
@@ -136,6 +154,7 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
 /// Brings an older database up to date, all or nothing.
 pub(super) fn upgrade(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
+    transaction.execute_batch(LEASES)?;
     transaction.execute_batch(RESULTS)?;
     transaction.execute_batch(SPLIT_RESULTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;

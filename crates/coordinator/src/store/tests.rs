@@ -1,6 +1,6 @@
 //! What survives a stop, a crash and a mistake.
 
-use orchestrator_run::{Blob, ExecutorReading, QuarantinedSample, Timing};
+use orchestrator_run::{Blob, ExecutorReading, ImageCounts, QuarantinedSample, Timing};
 use orchestrator_types::{ByteCount, MemoryTerms};
 
 use super::*;
@@ -55,6 +55,7 @@ fn result() -> UnitResult {
         account: None,
         rows_per_dispatch: 0,
         inline: None,
+        images: ImageCounts::default(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use orchestrator_proto::{domain::SliceOffer, v1};
 use orchestrator_types::{ByteCount, DeviceId, Digest};
-use orchestrator_worker::{Agent, Config, Limits};
+use orchestrator_worker::{Agent, Config, DataAccess, Limits};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
@@ -160,6 +160,7 @@ pub(crate) fn config(coordinator: &str, folder: &Path, slices: u32) -> Config {
         executor: std::env::current_exe().unwrap(),
         scratch: folder.join("scratch"),
         cache: folder.join("cache"),
+        data: DataAccess::anywhere(Vec::new()).unwrap(),
         build: BUILD.to_owned(),
         limits: Limits { first_contact: Duration::from_secs(10), ..Limits::default() },
     }

@@ -1,0 +1,117 @@
+//! `orchestrator nodes` of a cluster: every worker, what it works on, who holds its bytes.
+
+use anyhow::Context as _;
+use orchestrator_coordinator::{ClusterView, SliceView, WorkerView};
+use orchestrator_types::ByteCount;
+use serde::Serialize;
+
+use super::{Usage, holders, sum, table};
+use crate::{
+    args,
+    cluster::{self, failed},
+    exit::{Exit, Failure},
+    print_line,
+};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Nodes<'a> {
+    schema: &'static str,
+    #[serde(flatten)]
+    cluster: &'a ClusterView,
+}
+
+pub(super) fn nodes(arguments: &args::Nodes, url: &str) -> Result<Exit, Failure> {
+    let view = cluster::ask(url, async |cluster| cluster.nodes().await.map_err(failed))?;
+    if arguments.json {
+        let nodes = Nodes { schema: "orchestrator.cluster_nodes/1", cluster: &view };
+        return print_line(&serde_json::to_string_pretty(&nodes).context("failed to encode")?);
+    }
+    print_line(&render(&view))
+}
+
+fn render(view: &ClusterView) -> String {
+    if view.workers.is_empty() {
+        return "no worker is connected; start one with `orchestrator worker --coordinator URL`"
+            .to_owned();
+    }
+    let mut parts = vec![workers(&view.workers), slices(&view.workers)];
+    let usages: Vec<Usage> = view.workers.iter().flat_map(usages).collect();
+    parts.extend(holders(&usages));
+    parts.join("\n\n")
+}
+
+fn workers(workers: &[WorkerView]) -> String {
+    let columns = ["worker", "health", "libtorch", "connected", "last heard", "slices"];
+    let mut table = table(&columns, 3);
+    for worker in workers {
+        table.add_row([
+            worker.node.to_string(),
+            health(worker).to_owned(),
+            worker.libtorch.clone(),
+            span(worker.connected_ms),
+            format!("{} ago", span(worker.silent_ms)),
+            worker.slices.len().to_string(),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// A worker that has been silent for half of its lease is on its way to be lost.
+fn health(worker: &WorkerView) -> &'static str {
+    if worker.silent_ms * 2 > worker.lease_ms { "silent" } else { "good" }
+}
+
+fn slices(workers: &[WorkerView]) -> String {
+    let columns =
+        ["slice", "device", "works on", "threads", "ceiling", "held", "peak", "host", "ooms"];
+    let mut table = table(&columns, 3);
+    for slice in workers.iter().flat_map(|worker| &worker.slices) {
+        let account = slice.account.as_ref();
+        let dash = || "–".to_owned();
+        let bytes = |bytes: Option<ByteCount>| bytes.map_or_else(dash, |bytes| bytes.to_string());
+        table.add_row([
+            slice.slice.to_string(),
+            slice.device.to_string(),
+            work(slice),
+            slice.threads.to_string(),
+            slice.ceiling_bytes.to_string(),
+            bytes(account.map(|account| sum(&account.holders))),
+            bytes(account.map(|account| account.allocated_peak_bytes)),
+            bytes(account.map(|account| account.host.resident_bytes)),
+            account.map_or_else(dash, |account| account.ooms.to_string()),
+        ]);
+    }
+    table.trim_fmt()
+}
+
+/// `vision unit 3 of 01k0…, 40 %`
+fn work(slice: &SliceView) -> String {
+    let attempts = slice.attempts.iter().map(|attempt| {
+        let percent = (attempt.done * 100).checked_div(attempt.rows).unwrap_or_default();
+        format!("{} unit {} of {}, {percent} %", attempt.component, attempt.unit, attempt.run)
+    });
+    let attempts: Vec<String> = attempts.collect();
+    if attempts.is_empty() { "idle".to_owned() } else { attempts.join("; ") }
+}
+
+fn usages(worker: &WorkerView) -> impl Iterator<Item = Usage> {
+    worker.slices.iter().map(|slice| Usage {
+        node: worker.node.clone(),
+        slice: slice.slice.clone(),
+        device: slice.device.clone(),
+        quota_bytes: slice.ceiling_bytes,
+        account: slice.account.clone(),
+    })
+}
+
+/// As exact as a glance needs.
+fn span(ms: u64) -> String {
+    match ms / 1_000 {
+        0..10 => format!("{:.1} s", ms as f64 / 1_000.0),
+        seconds @ 10..60 => format!("{seconds} s"),
+        seconds @ 60..3_600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds @ 3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        seconds => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}

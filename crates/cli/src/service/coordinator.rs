@@ -1,0 +1,175 @@
+//! `orchestrator coordinator`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use orchestrator_coordinator::{Config, Coordinator, StartError};
+
+use super::{
+    reach::listen,
+    settings::{self, CoordinatorFile},
+};
+use crate::{
+    args::service::{self, LogFormat},
+    duration::Time,
+    exit::{Exit, Failure},
+    interrupt::Interrupt,
+    logs, runtime, say,
+    state::coordinator_folder,
+};
+
+const LISTEN: &str = "127.0.0.1:7070";
+const HTTP: &str = "127.0.0.1:7071";
+const LEASE: Duration = Duration::from_secs(30);
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// A lease must survive a lost heartbeat.
+const BEATS_PER_LEASE: u32 = 2;
+
+/// Every setting with its value.
+#[derive(Debug)]
+struct Settings {
+    listen: SocketAddr,
+    http: SocketAddr,
+    state: PathBuf,
+    lease: Duration,
+    heartbeat: Duration,
+    reflection: bool,
+    insecure: bool,
+    log_format: LogFormat,
+}
+
+/// Serves until it is stopped.
+pub(crate) fn serve(arguments: service::Coordinator, verbose: u8) -> Result<Exit, Failure> {
+    let file = settings::read(arguments.service.config.as_deref()).map_err(Failure::usage)?;
+    let settings = merged(arguments, file)?;
+    logs::start_service(verbose, settings.log_format);
+    if settings.insecure {
+        say("warning: --insecure-plaintext: nothing is encrypted, and whoever reaches these \
+             addresses can run evaluations and read results");
+    }
+    runtime::run(work(settings))
+}
+
+fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Settings, Failure> {
+    let service::Coordinator {
+        listen: address,
+        http,
+        state,
+        lease,
+        heartbeat,
+        reflection,
+        service,
+    } = arguments;
+    let service::Service { config: _, insecure_plaintext, log_format } = service;
+    let insecure = insecure_plaintext.or(file.insecure_plaintext).unwrap_or(false);
+    let address = address.or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
+    let http = http.or(file.http).unwrap_or_else(|| HTTP.to_owned());
+    let time = |flag: Option<Time>, file: Option<Time>, default| {
+        flag.or(file).map_or(default, |time| time.0)
+    };
+    let lease = time(lease, file.lease, LEASE);
+    let heartbeat = time(heartbeat, file.heartbeat, HEARTBEAT);
+    if heartbeat.is_zero() || heartbeat * BEATS_PER_LEASE > lease {
+        let message = format!(
+            "a heartbeat every {heartbeat:?} and a lease of {lease:?} do not fit: one lost \
+             heartbeat would lose the worker; make the lease several heartbeats long"
+        );
+        return Err(Failure::usage(anyhow!(message)));
+    }
+    Ok(Settings {
+        listen: listen("--listen", &address, insecure)?,
+        http: listen("--http", &http, insecure)?,
+        state: match state.or(file.state) {
+            Some(state) => state,
+            None => coordinator_folder()?,
+        },
+        lease,
+        heartbeat,
+        reflection: reflection.or(file.reflection).unwrap_or(false),
+        insecure,
+        log_format: log_format.or(file.log_format).unwrap_or_default(),
+    })
+}
+
+async fn work(settings: Settings) -> Result<Exit, Failure> {
+    let mut stop = Interrupt::new()?;
+    let config = Config {
+        listen: settings.listen,
+        http: Some(settings.http),
+        reflection: settings.reflection,
+        heartbeat: settings.heartbeat,
+        lease: settings.lease,
+        continue_interrupted: true,
+        ..Config::local(settings.state.clone())
+    };
+    let coordinator = Coordinator::start(config).await.map_err(not_started)?;
+    let http = coordinator.http().map(|http| format!(", http://{http}")).unwrap_or_default();
+    say(format_args!(
+        "coordinator ready: http://{}{http}, state in {}",
+        coordinator.address(),
+        settings.state.display()
+    ));
+    let ended = tokio::select! {
+        ended = coordinator.ended() => ended.map_err(|error| Failure::internal(error)),
+        () = stop.asked() => {
+            say("stopping; every run is kept, and goes on when the coordinator is started again");
+            Ok(())
+        }
+    };
+    tokio::select! {
+        () = coordinator.shutdown() => {}
+        () = stop.asked() => {}
+    }
+    ended.map(|()| Exit::Complete)
+}
+
+fn not_started(error: StartError) -> Failure {
+    let exit = match error {
+        StartError::Listen { .. } => Exit::Usage,
+        StartError::Store(_) | StartError::Blobs(_) | StartError::Thread(_) => Exit::Internal,
+    };
+    let error = Err::<(), _>(error).context("the coordinator does not start").unwrap_err();
+    Failure::new(exit, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_stronger_than_the_file_and_the_file_than_defaults() {
+        let file = || CoordinatorFile {
+            listen: Some("127.0.0.1:1".to_owned()),
+            state: Some("/file".into()),
+            reflection: Some(true),
+            ..CoordinatorFile::default()
+        };
+        let flags = service::Coordinator {
+            listen: Some("127.0.0.1:2".to_owned()),
+            reflection: Some(false),
+            ..service::Coordinator::default()
+        };
+        let both = merged(flags, file()).unwrap();
+        assert_eq!((both.listen.port(), both.reflection), (2, false));
+        assert_eq!(both.state, PathBuf::from("/file"));
+        assert_eq!((both.http.port(), both.lease, both.heartbeat), (7071, LEASE, HEARTBEAT));
+        assert_eq!(merged(service::Coordinator::default(), file()).unwrap().listen.port(), 1);
+    }
+
+    #[test]
+    fn a_lease_is_longer_than_heartbeats() {
+        let time = |text: &str| Some(text.parse::<Time>().unwrap());
+        let times = |lease, heartbeat| {
+            let arguments = service::Coordinator {
+                lease: time(lease),
+                heartbeat: time(heartbeat),
+                state: Some("/s".into()),
+                ..service::Coordinator::default()
+            };
+            merged(arguments, CoordinatorFile::default()).map_err(|failure| failure.text())
+        };
+        assert!(times("2 s", "200 ms").is_ok());
+        insta::assert_snapshot!(times("2 s", "5 s").unwrap_err());
+        assert!(times("2 s", "0 s").is_err());
+    }
+}

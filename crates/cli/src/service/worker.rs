@@ -1,0 +1,206 @@
+//! `orchestrator worker`.
+
+use std::{path::PathBuf, process, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use orchestrator_types::{ByteCount, DeviceId, NodeName};
+use orchestrator_worker::{
+    Agent, AgentError, Config, DataAccess, DataRoot, Limits, RegisterError, StartError,
+};
+
+use super::{
+    reach,
+    settings::{self, WorkerFile},
+};
+use crate::{
+    args::service::{self, LogFormat},
+    cluster,
+    devices::DeviceChoice,
+    executor,
+    exit::{Exit, Failure},
+    interrupt::Interrupt,
+    local::{self, Wish},
+    logs, runtime, say, state,
+};
+
+const GRACE: Duration = Duration::from_secs(25);
+
+/// Every setting with its value.
+#[derive(Debug)]
+struct Settings {
+    coordinator: String,
+    devices: Vec<DeviceChoice>,
+    quota: Option<ByteCount>,
+    slices: u32,
+    name: NodeName,
+    data: DataAccess,
+    scratch: PathBuf,
+    grace: Duration,
+    insecure: bool,
+    log_format: LogFormat,
+}
+
+/// Works until it is stopped, or until the coordinator has been away for too long.
+pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Failure> {
+    let file = settings::read(arguments.service.config.as_deref()).map_err(Failure::usage)?;
+    let settings = merged(arguments, file)?;
+    logs::start_service(verbose, settings.log_format);
+    reach::coordinator(&settings.coordinator, settings.insecure)?;
+    if settings.insecure {
+        say(
+            "warning: --insecure-plaintext: what this worker and its coordinator say is not encrypted",
+        );
+    }
+    let wish = Wish {
+        slices: settings.slices,
+        devices: &settings.devices,
+        node: settings.name.clone(),
+        quota: settings.quota,
+    };
+    let local::Machine { inventory, reasons, .. } = local::offered(&wish)?;
+    reasons.iter().for_each(say);
+    let config = Config {
+        coordinator: settings.coordinator,
+        node: settings.name,
+        slices: inventory.slices,
+        executor: executor::program()?,
+        scratch: settings.scratch,
+        cache: state::cache_folder()?,
+        data: settings.data,
+        build: orchestrator_proto::BUILD.to_owned(),
+        limits: Limits { grace: settings.grace, ..Limits::default() },
+    };
+    runtime::run(work(config))
+}
+
+fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Failure> {
+    let service::Worker {
+        coordinator,
+        device,
+        quota,
+        slices,
+        name,
+        data_roots,
+        scratch,
+        grace,
+        service,
+    } = arguments;
+    let service::Service { config: _, insecure_plaintext, log_format } = service;
+    let url = coordinator.filter(|url| !url.is_empty()).or(file.coordinator);
+    let url = url.ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "a worker needs a coordinator: `--coordinator http://HOST:7070`, or \
+             ORCHESTRATOR_COORDINATOR"
+        ))
+    })?;
+    let name = name.or(file.name).unwrap_or_else(local::node_name);
+    let either = |flags: Vec<DeviceChoice>, file| if flags.is_empty() { file } else { flags };
+    let in_file = file.data_roots.into_iter().map(|(name, folder)| DataRoot { name, folder });
+    let roots = if data_roots.is_empty() { in_file.collect() } else { data_roots };
+    Ok(Settings {
+        coordinator: cluster::address(&url)?,
+        devices: either(device, file.device),
+        quota: quota.or(file.quota),
+        slices: slices.or(file.slices).unwrap_or(1),
+        data: DataAccess::inside(roots).map_err(Failure::usage)?,
+        scratch: match scratch.or(file.scratch) {
+            Some(scratch) => scratch,
+            None => state::cache_folder()?.join("workers").join(name.as_str()),
+        },
+        name,
+        grace: grace.or(file.grace).map_or(GRACE, |time| time.0),
+        insecure: insecure_plaintext.or(file.insecure_plaintext).unwrap_or(false),
+        log_format: log_format.or(file.log_format).unwrap_or_default(),
+    })
+}
+
+async fn work(config: Config) -> Result<Exit, Failure> {
+    let mut stop = Interrupt::new()?;
+    let ready = announcement(&config);
+    let grace = config.limits.grace;
+    let mut agent = tokio::select! {
+        started = Agent::start(config) => started.map_err(not_started)?,
+        () = stop.asked() => return Ok(Exit::Cancelled),
+    };
+    say(ready);
+    tokio::select! {
+        ended = agent.ended() => return ended.map(|()| Exit::Complete).map_err(given_up),
+        () = stop.asked() => {}
+    }
+    say(format_args!(
+        "draining: no new work is taken, and units in work may go on for {} s; a second signal \
+         leaves at once",
+        grace.as_secs_f64()
+    ));
+    tokio::select! {
+        () = agent.shutdown() => Ok(Exit::Complete),
+        // The executors end with their pipes.
+        () = stop.asked() => process::exit(Exit::Cancelled as i32),
+    }
+}
+
+/// `worker NAME ready: 2 slices of cpu, coordinator http://…`
+fn announcement(config: &Config) -> String {
+    let devices: std::collections::BTreeSet<&DeviceId> =
+        config.slices.iter().map(|slice| &slice.device).collect();
+    let devices: Vec<String> = devices.into_iter().map(ToString::to_string).collect();
+    let count = config.slices.len();
+    let plural = if count == 1 { "" } else { "s" };
+    format!(
+        "worker {} ready: {count} slice{plural} of {}, coordinator {}",
+        config.node,
+        devices.join(", "),
+        config.coordinator
+    )
+}
+
+fn not_started(error: StartError) -> Failure {
+    let exit = match &error {
+        StartError::Register(error) => of_registration(error),
+        StartError::NoSlice
+        | StartError::Folder { .. }
+        | StartError::ScratchInUse { .. }
+        | StartError::SocketPath { .. } => Exit::Usage,
+        StartError::Executor { .. } => Exit::Internal,
+    };
+    let error = Err::<(), _>(error).context("the worker does not start").unwrap_err();
+    Failure::new(exit, error)
+}
+
+fn given_up(error: AgentError) -> Failure {
+    let exit = match &error {
+        AgentError::Register(error) => of_registration(error),
+        AgentError::NoSlice { .. } => Exit::Internal,
+    };
+    Failure::new(exit, error)
+}
+
+const fn of_registration(error: &RegisterError) -> Exit {
+    match error {
+        RegisterError::Unreachable { .. } => Exit::Unreachable,
+        RegisterError::Address(_) => Exit::Usage,
+        RegisterError::Refused { .. } => Exit::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_stronger_than_the_file_and_a_coordinator_is_needed() {
+        let file = || WorkerFile {
+            coordinator: Some("127.0.0.1:1".to_owned()),
+            slices: Some(3),
+            scratch: Some("/s".into()),
+            ..WorkerFile::default()
+        };
+        let flags = service::Worker { slices: Some(2), ..service::Worker::default() };
+        let both = merged(flags, file()).unwrap();
+        assert_eq!((both.coordinator.as_str(), both.slices), ("http://127.0.0.1:1", 2));
+        assert_eq!((both.grace, both.insecure), (GRACE, false));
+        let none = merged(service::Worker::default(), WorkerFile::default()).unwrap_err();
+        assert_eq!(none.exit, Exit::Usage);
+        assert!(none.text().contains("ORCHESTRATOR_COORDINATOR"), "{}", none.text());
+    }
+}

@@ -1,0 +1,67 @@
+//! What is in memory only, for people who look: sessions, attempts, runs that wait.
+
+use orchestrator_run::Attempt;
+
+use super::{Driver, active::ActiveRun};
+use crate::view::{AttemptView, ClusterView, RunNow, SliceView, Snapshot, WorkerView};
+
+impl Driver {
+    /// Everything as it stands in this turn.
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let runs = self.runs.iter().map(|(run, active)| {
+            let attempts = active.run.live().values().map(|attempt| view(active, attempt));
+            let waits = active.homeless.as_ref().map(ToString::to_string);
+            (run.clone(), RunNow { attempts: attempts.collect(), waits })
+        });
+        let runs = runs.collect();
+        let mut workers: Vec<WorkerView> = self
+            .sessions
+            .iter()
+            .map(|(id, session)| WorkerView {
+                node: session.node.clone(),
+                session: id.clone(),
+                connected_ms: self.now.0.saturating_sub(session.since.0),
+                silent_ms: self.now.0.saturating_sub(session.seen.0),
+                lease_ms: self.settings.lease_ms.into(),
+                libtorch: session.libtorch.clone(),
+                slices: session.slices.iter().map(|offer| self.slice(session, offer)).collect(),
+            })
+            .collect();
+        workers.sort_by(|a, b| a.node.cmp(&b.node));
+        Snapshot { cluster: ClusterView { epoch: self.store.epoch(), workers }, runs }
+    }
+
+    fn slice(
+        &self,
+        session: &super::sessions::Session,
+        offer: &orchestrator_plan::SliceOffer,
+    ) -> SliceView {
+        let attempts = self.runs.values().flat_map(|active| {
+            let here = active.run.live().values().filter(|attempt| attempt.slice == offer.id);
+            here.map(move |attempt| view(active, attempt))
+        });
+        SliceView {
+            slice: offer.id.clone(),
+            device: offer.device.clone(),
+            threads: offer.threads,
+            ceiling_bytes: offer.memory_bytes,
+            attempts: attempts.collect(),
+            account: session.accounts.get(&offer.id).cloned(),
+        }
+    }
+}
+
+fn view(active: &ActiveRun, attempt: &Attempt) -> AttemptView {
+    let unit = &active.run.plan().units[attempt.unit.0 as usize];
+    let rows = u64::from(unit.rows);
+    AttemptView {
+        run: active.id.clone(),
+        unit: attempt.unit,
+        component: unit.component(),
+        attempt: attempt.number,
+        token: attempt.token,
+        slice: attempt.slice.clone(),
+        done: active.progress.rows_done(attempt.token, rows),
+        rows,
+    }
+}

@@ -1,0 +1,39 @@
+//! HTTP for probes and scrapers: read-only, and nothing that a browser could change.
+//!
+//! Absent on purpose: anything that asks the driver. A probe is answered while the driver works.
+
+use std::net::SocketAddr;
+
+use axum::{Router, http::StatusCode, routing::get};
+use tokio::net::TcpListener;
+
+use crate::life::Life;
+
+/// Serves until `life` ends.
+pub(crate) async fn serve(listener: TcpListener, life: Life) {
+    let health = life.clone();
+    let router = Router::new().route("/healthz", get(move || healthz(health.clone())));
+    let stop = life.stop().clone();
+    let served = axum::serve(listener, router)
+        .with_graceful_shutdown(async move { stop.cancelled().await })
+        .await;
+    if let Err(error) = served {
+        // Evaluations go on without their gauges.
+        tracing::error!(%error, "the HTTP server failed");
+    }
+}
+
+/// Binds `address`.
+pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+async fn healthz(life: Life) -> (StatusCode, &'static str) {
+    if life.stop().is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")
+    } else {
+        (StatusCode::OK, "ok\n")
+    }
+}
