@@ -21,7 +21,7 @@ use crate::{
     blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
-    driver::{Driver, Request, Settings, handle},
+    driver::{Driver, Pause, Request, Settings, handle},
     event::Live,
     grpc::Handlers,
     http,
@@ -67,6 +67,7 @@ pub struct Coordinator {
     address: SocketAddr,
     http: Option<SocketAddr>,
     life: Life,
+    pause: Pause,
     tasks: TaskTracker,
     server: AbortHandle,
     driver: JoinHandle<()>,
@@ -99,8 +100,9 @@ impl Coordinator {
         };
         let (told, _) = broadcast::channel(LIVE_EVENTS);
         let life = Life::default();
-        let (requests, receiver) = handle(life.clone());
-        let (driver, blobs) = open(&config, clock.clone(), told.clone()).await?;
+        let pause = Pause::default();
+        let (requests, receiver) = handle(life.clone(), pause.clone());
+        let (driver, blobs) = open(&config, clock.clone(), told.clone(), pause.clone()).await?;
         let driver = start_driver(driver, receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let looks = Looks {
@@ -134,7 +136,7 @@ impl Coordinator {
             tasks.spawn(http::serve(listener, life.clone()));
             address
         });
-        Ok(Self { address, http, life, tasks, server, driver, config })
+        Ok(Self { address, http, life, pause, tasks, server, driver, config })
     }
 
     /// Where it listens.
@@ -159,6 +161,11 @@ impl Coordinator {
     /// See [`EndError`].
     pub async fn ended(&self) -> Result<(), EndError> {
         self.life.ended().await
+    }
+
+    /// Why nothing can be stored now, such as a full disk; it goes on by itself when that is over.
+    pub fn paused(&self) -> Option<String> {
+        self.pause.reason().map(|reason| reason.to_string())
     }
 
     /// Whether it has ended by itself.
@@ -188,6 +195,7 @@ async fn open(
     config: &Config,
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
+    pause: Pause,
 ) -> Result<(Driver, Blobs), StartError> {
     let (state, network_store) = (config.state.clone(), config.network_store);
     let open = move || {
@@ -200,7 +208,7 @@ async fn open(
     let (place, identity) = (&config.blobs, store.identity());
     let blobs = Blobs::open(place, &config.state, identity, config.blocking).await?;
     let settings = settings(config);
-    let load = move || Driver::new(store, settings, clock, live);
+    let load = move || Driver::new(store, settings, clock, live, pause);
     Ok((config.blocking.run(load).await??, blobs))
 }
 

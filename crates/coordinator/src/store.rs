@@ -31,7 +31,7 @@ pub(crate) use query::{CommittedRow, LeaseRow};
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
-pub(crate) use open::refuse_network;
+pub(crate) use open::{refuse_network, room_bytes};
 
 use self::open::{meta, newer, prepare, set_meta, start_epoch};
 use crate::{
@@ -157,6 +157,12 @@ impl Store {
     /// Uses up the token that [`Store::next_token`] gave.
     pub(crate) const fn use_token(&mut self) {
         self.next_token += 1;
+    }
+
+    /// Writes and syncs a page that says what it said before.
+    pub(crate) fn write_nothing(&self) -> Result<(), StoreError> {
+        let sql = "UPDATE meta SET value = value WHERE key = 'epoch'";
+        self.execute("be written", sql, [])
     }
 
     /// A full disk, for tests: every write fails.

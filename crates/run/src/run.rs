@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{Plan, Unit};
+use orchestrator_plan::{GroupId, Plan, Unit};
 use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitId};
 
 use crate::{
