@@ -282,12 +282,25 @@ pub(crate) fn committed_blob(store: &crate::store::Store) -> Digest {
         number: 1,
         token: orchestrator_types::FencingToken(1),
         session: "s".parse().unwrap(),
+        node: "n".parse().unwrap(),
         slice: "n.0".parse().unwrap(),
+        started: orchestrator_run::Millis(0),
+        terms: orchestrator_run::Terms::default(),
+        elsewhere: false,
     };
     let digest = Digest::of(COMMITTED);
-    let result = UnitResult {
+    let blob = Blob { digest, size_bytes: ByteCount::bytes(COMMITTED.len() as u64) };
+    let result = UnitResult { blob, ..example() };
+    store.lease(key, &attempt, 1).unwrap();
+    store.commit_unit(key, &attempt, Some(1), &result, 2).unwrap();
+    digest
+}
+
+/// A result of one row, of nothing in particular.
+pub(crate) fn example() -> UnitResult {
+    UnitResult {
         rows: 1,
-        blob: Blob { digest, size_bytes: ByteCount::bytes(COMMITTED.len() as u64) },
+        blob: Blob { digest: Digest::of(b"example"), size_bytes: ByteCount::bytes(7) },
         partial: String::new(),
         quarantined: Vec::new(),
         timing: Timing::default(),
@@ -296,9 +309,7 @@ pub(crate) fn committed_blob(store: &crate::store::Store) -> Digest {
         samples: None,
         account: None,
         rows_per_dispatch: 0,
+        images: ImageCounts::default(),
         inline: None,
-    };
-    store.lease_unit(key, &attempt, 1).unwrap();
-    store.commit_unit(key, &attempt, &result, 2).unwrap();
-    digest
+    }
 }
