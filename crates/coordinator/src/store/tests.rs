@@ -361,6 +361,13 @@ fn each_broken_promise_of_a_store_is_found() {
         broken("UPDATE units SET state = 'open' WHERE unit = 1"),
         ["only committed units have results", "a run that has ended has no open unit", complete]
     );
+    let lease = "INSERT INTO leases VALUES (7, 1, 1, 1, 's', 'n', 'n.0', 2, 0)";
+    let lives = "an attempt lives in a run that goes on, of a unit that has not ended";
+    assert_eq!(broken(lease), [lives]);
+    let token = "a lease has a token below the limit, and none that was committed";
+    for wrong in ["1", "100000"] {
+        assert_eq!(broken(&lease.replacen('7', wrong, 1)), [token, lives]);
+    }
     assert_eq!(broken("UPDATE runs SET units = 1"), ["a unit belongs to its run's plan", complete]);
     assert_eq!(broken("UPDATE units SET set_aside = 1"), [complete]);
     assert_eq!(

@@ -8,8 +8,8 @@ use orchestrator_types::NodeName;
 
 use super::*;
 
-/// Shards of one data set: each has a unit that encodes and one that ranks.
-const SHARDS: u32 = 500_000;
+/// Shards of one data set, many more than a plan would make: each has a unit that encodes it.
+const SHARDS: u32 = 1_000_000;
 
 fn large(inventory: &Inventory) -> crate::driver::Submitted {
     let evaluation = "version: 1
@@ -21,11 +21,20 @@ tasks: [{zero_shot: {dataset: a}}]
     let evaluation = orchestrator_spec::parse("eval.yaml", evaluation, &[]).unwrap();
     let mut facts = fixtures::facts();
     facts.datasets.retain(|name, _| name.as_str() == "a");
-    for facts in facts.datasets.values_mut().flatten() {
-        facts.samples = SHARDS * 256;
-    }
     let (base, measured) = (std::path::Path::new("/base"), Measured::default());
-    let plan = plan(&evaluation, &facts, inventory, base, &measured).unwrap();
+    let mut plan = plan(&evaluation, &facts, inventory, base, &measured).unwrap();
+    let images = plan.units.iter().find(|unit| matches!(unit.work, Work::EncodeImages(_)));
+    let images = images.expect("images are encoded").clone();
+    let shard = |number: u32| {
+        let mut unit = images.clone();
+        unit.id = orchestrator_types::UnitId(number);
+        unit.rows = 1;
+        if let Work::EncodeImages(work) = &mut unit.work {
+            work.shard = orchestrator_types::Shard { start: number, end: number + 1 };
+        }
+        unit
+    };
+    plan.units = (0..SHARDS).map(shard).collect();
     let json = serde_json::to_string(&plan).unwrap();
     let small = fixtures::submitted("r", inventory).submission;
     let units = u32::try_from(plan.units.len()).unwrap();
