@@ -22,9 +22,9 @@ use crate::{
 /// Blobs looked at in one step: about a megabyte of memory, and one pass over the units' rows.
 const STEP: usize = 10_000;
 /// Between two steps of one round.
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_mins(1);
 /// Between two rounds.
-const REST: Duration = Duration::from_secs(60 * 60);
+const REST: Duration = Duration::from_hours(1);
 
 /// See the module's documentation.
 pub(crate) struct Sweep {
