@@ -13,7 +13,7 @@ use std::{
 use orchestrator_types::Digest;
 
 use self::local::{Draft, Folder, Source};
-use crate::blocking::{Blocking, Defect};
+use orchestrator_proto::{Blocking, Defect};
 
 /// Bytes hashed at a time.
 const VERIFY_BYTES: usize = 1 << 20;

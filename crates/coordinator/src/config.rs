@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::blocking::Blocking;
+use orchestrator_proto::Blocking;
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]

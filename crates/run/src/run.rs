@@ -5,17 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{Plan, Unit};
+use orchestrator_plan::{GroupId, Plan, Unit};
 use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitId};
 
 use crate::{
     Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
-    grant::Group,
-    hunt::Next,
-    needs::Needs,
-    pace::Pace,
-    queue::Queue,
-    trouble::Trouble,
+    grant::Group, hunt::Next, needs::Needs, pace::Pace, queue::Queue, trouble::Trouble,
     unit::UnitState,
 };
 

@@ -3,9 +3,9 @@
 //! It ends in one of three ways. The result is committed (or fenced, which is the coordinator's
 //! business). Or it fails, and the coordinator is told why. Or it ends in silence: it is taken back
 //! (revoked, or its session is over), or the agent stops. Stopping is no failure of the unit's: the
-//! coordinator gives it to somebody else when the session is over, which it finds out by itself.
+//! coordinator gives it to somebody else when the agent says goodbye.
 
-use std::{path::Path, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use orchestrator_proto::{
     INLINE_LIMIT_BYTES, Refusal, RefusalCode,
@@ -121,7 +121,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Computes and stages, if the blob is not so small that it travels with the result; the blob stays here until the pin is dropped.
+    /// Computes, and stages a blob that is too large to travel with the result. It stays here until
+    /// the pin is dropped.
     async fn produce(&mut self, assignment: Assignment) -> Result<(UnitResult, Pin), Failure> {
         let assignment = self.admitted(assignment).await?;
         let inputs = self.inputs(&assignment.work).await?;
@@ -130,7 +131,7 @@ impl Attempt<'_> {
         let output = self.host.blobs.add(result.blob.digest, result.blob.size_bytes);
         let (client, path) = (&self.host.client, output.path());
         if result.blob.size_bytes.as_u64() < INLINE_LIMIT_BYTES {
-            result.inline = Some(inline(&path).await?);
+            result.inline = Some(self.inline(path).await?);
             return Ok((result, output));
         }
         let call = || client.stage(result.blob, &path);
@@ -139,10 +140,23 @@ impl Attempt<'_> {
         Ok((result, output))
     }
 
+    /// A blob that travels with its result.
+    async fn inline(&self, path: PathBuf) -> Result<Vec<u8>, Failure> {
+        let read = {
+            let path = path.clone();
+            self.host.blocking.run(move || std::fs::read(path)).await
+        };
+        let read = read.map_err(|error| Failure::new(FailureClass::Internal, error.to_string()))?;
+        read.map_err(|source| {
+            let error = TransferError::File { action: "read", path, source };
+            Failure::transfer("the result cannot be handed in", &error)
+        })
+    }
+
     /// The assignment with its paths as they are on this host. A network folder may take its time.
     async fn admitted(&self, assignment: Assignment) -> Result<Assignment, Failure> {
         let data = self.host.data.clone();
-        let looked = tokio::task::spawn_blocking(move || data.admit(assignment)).await;
+        let looked = self.host.blocking.run(move || data.admit(assignment)).await;
         let looked = looked.map_err(|error| {
             Failure::new(FailureClass::Internal, format!("the paths were not looked at: {error}"))
         })?;
@@ -197,6 +211,9 @@ impl Attempt<'_> {
     }
 
     async fn converse(&mut self, assignment: Assignment) -> Result<Said, Failure> {
+        if assignment.alone {
+            self.supervisor.renew().await;
+        }
         let no_executor = |error| {
             Failure::new(FailureClass::Infrastructure, format!("no executor: {}", chain(&error)))
         };
@@ -213,13 +230,14 @@ impl Attempt<'_> {
     }
 
     async fn commit(&mut self, result: UnitResult) -> Result<(), Failure> {
-        let request = v1::CommitRequest {
-            session: self.running.session().id(),
+        let finished = v1::Finished {
             run: self.unit.run.clone(),
             unit: self.unit.number,
             token: self.unit.token.0,
             result: Some(result.into()),
         };
+        let session = self.running.session().id();
+        let request = v1::CommitRequest { session, finished: vec![finished] };
         let client = &self.host.client;
         let call = || client.commit(request.clone());
         let answer = until_answered(self.backoff, "commit", call).await;
@@ -227,11 +245,15 @@ impl Attempt<'_> {
             self.running.session().hear(&refusal);
             Failure::refused("the result is not taken", &refusal)
         })?;
-        match reply.outcome() {
+        let answer = reply.answers.into_iter().next().unwrap_or_default();
+        match answer.outcome() {
             v1::CommitOutcome::Committed | v1::CommitOutcome::AlreadyCommitted => {
                 tracing::debug!("committed");
             }
+            v1::CommitOutcome::Noted => tracing::info!("the executor survived; that is noted"),
             v1::CommitOutcome::Fenced => tracing::info!("too late: the attempt was taken back"),
+            // The coordinator has failed the attempt already.
+            v1::CommitOutcome::Refused => tracing::error!("refused: {}", answer.problem),
             v1::CommitOutcome::Unspecified => tracing::error!("the commit's answer says nothing"),
         }
         Ok(())
@@ -243,15 +265,6 @@ impl Attempt<'_> {
         }
         Failure::transfer(what, error)
     }
-}
-
-/// A blob that travels with its result.
-async fn inline(path: &Path) -> Result<Vec<u8>, Failure> {
-    tokio::fs::read(path).await.map_err(|source| {
-        let path = path.to_owned();
-        let error = TransferError::File { action: "read", path, source };
-        Failure::transfer("the result cannot be handed in", &error)
-    })
 }
 
 /// Does a part of an attempt, unless the coordinator takes it back or the agent stops first.

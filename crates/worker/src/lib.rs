@@ -32,7 +32,9 @@ mod failure;
 mod heartbeat;
 mod host;
 mod last_words;
+mod launch;
 mod locate;
+mod pace;
 mod process;
 mod registration;
 mod retry;
@@ -47,4 +49,5 @@ pub use data_access::{
     DataAccess, DataPathError, DataRoot, DataRootError, ParseDataRootError, Roots,
 };
 pub use error::{AgentError, ExecutorError, RegisterError, StartError};
+pub use launch::{Child, Later, Launch, Processes, Recipe};
 pub use locate::{EXECUTOR_NAME, FindError, find_executor};

@@ -1,9 +1,12 @@
 //! First contact with a coordinator, and every later one: again and again, for as long as patience
 //! lasts.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
-use orchestrator_proto::{ConnectError, connect, v1};
+use orchestrator_proto::{ConnectError, Dial, connect_by, v1};
 use orchestrator_types::SliceId;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -20,25 +23,35 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Registration {
     pub(crate) address: String,
-    pub(crate) request: v1::RegisterRequest,
+    pub(crate) request: Mutex<v1::RegisterRequest>,
     pub(crate) client: Client,
 }
 
 impl Registration {
     /// Offers this slice no longer.
-    pub(crate) fn withdraw(&mut self, slice: &SliceId) {
-        self.request.slices.retain(|offer| offer.id != slice.as_str());
+    pub(crate) fn withdraw(&self, slice: &SliceId) {
+        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+        request.slices.retain(|offer| offer.id != slice.as_str());
     }
 
-    /// A new session. It ends sessions of an earlier life of this node.
-    pub(crate) async fn session(&self, patience: Duration) -> Result<Arc<Session>, RegisterError> {
-        let reply = patiently(&self.address, patience, || self.register()).await?;
-        Ok(Arc::new(Session::new(reply)))
+    /// Says hello, also again. The coordinator ends the session of an earlier life of this node.
+    pub(crate) async fn hello(
+        &self,
+        session: &Session,
+        patience: Duration,
+    ) -> Result<(), RegisterError> {
+        patiently(&self.address, patience, || self.register(session)).await
     }
 
-    async fn register(&self) -> Result<v1::RegisterReply, Attempt> {
-        let reply = self.client.register(self.request.clone()).await;
-        reply.map_err(|refusal| match refusal.again() {
+    async fn register(&self, session: &Session) -> Result<(), Attempt> {
+        let held = session.held();
+        let request = {
+            let known = self.request.lock().unwrap_or_else(PoisonError::into_inner);
+            v1::RegisterRequest { held: held.clone(), ..known.clone() }
+        };
+        let reply = self.client.register(request).await;
+        let taken_in = reply.map(|reply| session.take_in(&held, &reply));
+        taken_in.map_err(|refusal| match refusal.again() {
             Again::Always | Again::Sometimes => Attempt::Later(refusal.into()),
             Again::Never => {
                 let address = self.address.clone();
@@ -49,9 +62,13 @@ impl Registration {
 }
 
 /// A connection, which from then on renews itself.
-pub(crate) async fn reach(address: &str, patience: Duration) -> Result<Channel, RegisterError> {
+pub(crate) async fn reach(
+    dial: &Dial,
+    address: &str,
+    patience: Duration,
+) -> Result<Channel, RegisterError> {
     let call = || async {
-        connect(address).await.map_err(|error| match error {
+        connect_by(dial, address).await.map_err(|error| match error {
             ConnectError::Address(_) => Attempt::Never(RegisterError::Address(error)),
             ConnectError::Unreachable { .. } => Attempt::Later(error.into()),
         })

@@ -1,7 +1,7 @@
 //! Keeps one slice's executor alive: notices its end, says why, starts another one, ever slower
 //! while it does not stay, and not for ever while it does not even start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use orchestrator_proto::v1::executor_client::ExecutorClient;
 use orchestrator_types::FailureClass;
@@ -12,8 +12,9 @@ use crate::{
     ExecutorError,
     backoff::doubled,
     death,
-    executor::{Executor, Recipe, remove_socket},
+    executor::{Executor, remove_socket},
     failure::{Failure, chain},
+    launch::{Launch, Recipe},
 };
 
 /// How long a process may take to be gone after its connection broke.
@@ -25,6 +26,7 @@ const MOST_FAILED_STARTS: u32 = 5;
 /// One slice's executor, or the way to the next one.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
+    launch: Arc<dyn Launch>,
     recipe: Recipe,
     current: Option<Executor>,
     /// Ends and failed starts since the last unit that was computed.
@@ -35,9 +37,12 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Starts the first executor. It is worth no second try: the user is watching.
-    pub(crate) async fn start(recipe: Recipe) -> Result<Self, ExecutorError> {
-        let current = Some(Executor::start(&recipe).await?);
-        Ok(Self { recipe, current, failures: 0, failed_starts: 0 })
+    pub(crate) async fn start(
+        launch: Arc<dyn Launch>,
+        recipe: Recipe,
+    ) -> Result<Self, ExecutorError> {
+        let current = Some(Executor::start(launch.as_ref(), &recipe).await?);
+        Ok(Self { launch, recipe, current, failures: 0, failed_starts: 0 })
     }
 
     /// Version of libtorch in the executor, or nothing while there is none.
@@ -67,12 +72,19 @@ impl Supervisor {
             if self.failures > 0 {
                 sleep(doubled(self.failures)).await;
             }
-            let started = Executor::start(&self.recipe).await;
+            let started = Executor::start(self.launch.as_ref(), &self.recipe).await;
             self.failures += u32::from(started.is_err());
             self.failed_starts = if started.is_err() { self.failed_starts + 1 } else { 0 };
             self.current = Some(started?);
         }
         Ok(self.current.as_ref().expect("it was started above").client.clone())
+    }
+
+    /// Ends the executor, so that the next unit gets one that has computed nothing else.
+    pub(crate) async fn renew(&mut self) {
+        if let Some(executor) = self.current.take() {
+            executor.process.end().await;
+        }
     }
 
     /// A unit was computed: the next failure is the first one again.
