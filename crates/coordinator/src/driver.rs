@@ -11,6 +11,7 @@
 
 mod active;
 mod outbox;
+mod pause;
 mod progress;
 mod request;
 mod runs;
@@ -47,6 +48,7 @@ use crate::{
     store::{Store, StoreError},
 };
 
+pub(crate) use pause::Pause;
 pub(crate) use request::{
     AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall, Registered,
     Registration, Request, Resumed, Resumption, Submitted, handle,
@@ -100,6 +102,9 @@ pub(crate) struct Driver {
     failed: bool,
     /// Runs to load again before anything else.
     stale: Vec<RunId>,
+    pause: Pause,
+    /// When the next write is tried, while paused.
+    write_again_at: Millis,
     /// Since when no worker is connected.
     deserted: Option<Millis>,
     now: Millis,
@@ -113,6 +118,7 @@ impl Driver {
         settings: Settings,
         clock: Arc<dyn Clock>,
         live: broadcast::Sender<Arc<Live>>,
+        pause: Pause,
     ) -> Result<Self, StoreError> {
         let (now, at_unix_ms) = (clock.now(), clock.unix_ms());
         let mut driver = Self {
@@ -126,6 +132,8 @@ impl Driver {
             outbox: Outbox::new(live),
             failed: false,
             stale: Vec::new(),
+            pause,
+            write_again_at: now,
             deserted: None,
             now,
             at_unix_ms,
@@ -149,8 +157,10 @@ impl Driver {
                 () = sleep(TICK) => {}
             }
             if let Err(error) = self.turn(std::mem::take(&mut batch)) {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%error, cause, "a turn was rolled back");
+                if self.pause.reason().is_none() {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(%error, cause, "a turn was rolled back");
+                }
                 sleep(FAILURE_PAUSE).await;
             }
         }
@@ -162,16 +172,15 @@ impl Driver {
     /// One turn; replies and events have left when it returns `Ok`.
     pub(crate) fn turn(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         (self.now, self.at_unix_ms) = (self.clock.now(), self.clock.unix_ms());
-        if self.failed {
-            self.reload()?;
+        if !self.writable() {
+            self.wait_out(requests);
+            return Ok(());
         }
-        let done = self.transact(requests);
-        if done.is_ok() {
-            self.outbox.deliver();
-        } else {
-            self.failed = true;
-            self.outbox.clear();
-            self.stale.extend(std::mem::take(&mut self.runs).into_keys());
+        let loaded = if self.failed { self.reload() } else { Ok(()) };
+        let done = loaded.and_then(|()| self.transact(requests));
+        match &done {
+            Ok(()) => self.outbox.deliver(),
+            Err(error) => self.rolled_back(error),
         }
         done
     }

@@ -32,13 +32,14 @@ mod results;
 mod service;
 mod store;
 mod submit;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod view;
 mod watch;
 
-pub use blobs::BlobError;
+pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};

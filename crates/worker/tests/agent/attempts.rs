@@ -39,7 +39,13 @@ async fn units_are_computed_staged_and_committed() {
         assert_eq!(workplace.committed(unit).await, output(unit));
     }
     agent.shutdown().await;
-    assert_eq!(workplace.coordinator.notes().committed.len(), 8);
+    let notes = workplace.coordinator.notes();
+    assert_eq!(notes.committed.len(), 8);
+    let mut staged = notes.staged.clone();
+    staged.sort_unstable();
+    let mut large: Vec<Digest> = [1, 3, 5, 7].map(|unit| Digest::of(&output(unit))).into();
+    large.sort_unstable();
+    assert_eq!(staged, large, "small ones travel with their results");
 }
 
 async fn inputs_are_fetched_and_kept() {

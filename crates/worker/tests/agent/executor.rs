@@ -152,7 +152,9 @@ fn compute(assignment: &v1::Assignment, blobs: &std::path::Path) -> Vec<u8> {
 
 /// What an encoding unit computes.
 pub(crate) fn output(unit: u32) -> Vec<u8> {
-    format!("rows of unit {unit}").into_bytes()
+    let rows = format!("rows of unit {unit}");
+    // Every other one is too large to travel with its result.
+    if unit % 2 == 0 { rows.into_bytes() } else { rows.repeat(400).into_bytes() }
 }
 
 fn result(bytes: &[u8], blobs: &std::path::Path) -> v1::UnitResult {
