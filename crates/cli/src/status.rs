@@ -119,6 +119,7 @@ mod tests {
             let sample = SetAside { sample: "a.jpg".to_owned(), reason: "cut".to_owned() };
             advice(&RunStatus {
                 line: line(state),
+                begun: 1,
                 attempts: Vec::new(),
                 waits: None,
                 components: BTreeMap::from([(Component::Vision, count)]),
