@@ -92,6 +92,7 @@ fn describe(
         weights_blake3: folder.weights_digest(),
         tokenizer_blake3: tokenizer.digest(),
         preprocess: recipe.describe(),
+        crop: recipe.describe_crop(),
         image_size,
         context: config.text.context,
         embedding_width: config.embedding_width,

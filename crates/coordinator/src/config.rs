@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use crate::blocking::Blocking;
+
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -29,8 +31,16 @@ pub struct Config {
     pub lease: Duration,
     /// Whether runs that were interrupted go on when the coordinator starts.
     pub continue_interrupted: bool,
+    /// Time after which an attempt may be slow; near the end of a run it then gets a twin.
+    pub straggler: Duration,
+    /// How long runs wait when no worker is left at all before they end, incomplete.
+    pub no_worker: Duration,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Whether the store may lie on a network's file system.
+    pub network_store: bool,
+    /// Where work that blocks is done; simulations do it inline.
+    pub blocking: Blocking,
 }
 
 impl Config {
@@ -48,7 +58,11 @@ impl Config {
             heartbeat: Duration::from_millis(500),
             lease: Duration::from_secs(30),
             continue_interrupted: false,
+            straggler: Duration::from_secs(30),
+            no_worker: Duration::from_mins(10),
             stop_wait: Duration::from_secs(3),
+            network_store: false,
+            blocking: Blocking::Threads,
         }
     }
 }

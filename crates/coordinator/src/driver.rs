@@ -1,11 +1,12 @@
-//! The one thread that decides: runs, sessions, waiting workers and the store are its own.
+//! The one task that decides: runs, sessions, waiting workers and the store are its own.
 //!
 //! gRPC handlers send a [`Request`] through one bounded channel and await the answer. A *turn* takes
 //! what is queued, steps the runs, and writes all changes as one transaction (group commit); only
 //! when that is durable do replies and events leave. A turn whose transaction fails answers nobody
 //! and loads its runs from the store again, which is exactly what a restart does.
 //!
-//! Invariant: nothing here waits but for the next request and the disk. Time is passed in.
+//! Invariant: nothing here waits but for the next request and the disk. Time is passed in. It has a
+//! thread of its own where the disk is real; in a simulation it shares the only one.
 //! Absent on purpose: networks, planning, blobs.
 
 mod active;
@@ -22,20 +23,23 @@ mod work;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use orchestrator_plan::{Inventory, Plan, homeless, place_again};
 use orchestrator_proto::{Refusal, RefusalCode};
-use orchestrator_run::Millis;
+use orchestrator_run::{Event, Millis, Stragglers};
 use orchestrator_types::{Component, RunId};
-use tokio::sync::broadcast;
+use tokio::{
+    sync::{broadcast, mpsc::Receiver},
+    time::sleep,
+};
 
-use self::{active::ActiveRun, outbox::Outbox, request::Reply, sessions::Sessions, work::Waiting};
+use self::{
+    active::ActiveRun, outbox::Outbox, request::Reply, sessions::Sessions, work::Ending,
+    work::Waiting,
+};
 use crate::{
     clock::Clock,
     event::Live,
@@ -73,6 +77,10 @@ pub(crate) struct Settings {
     pub slice_wait_ms: u64,
     /// Whether runs that a crash interrupted go on by themselves.
     pub continue_interrupted: bool,
+    /// When a slow attempt gets a twin.
+    pub stragglers: Stragglers,
+    /// For how long runs wait when no worker is left at all.
+    pub no_worker_ms: u64,
 }
 
 /// See the module's documentation.
@@ -92,6 +100,8 @@ pub(crate) struct Driver {
     failed: bool,
     /// Runs to load again before anything else.
     stale: Vec<RunId>,
+    /// Since when no worker is connected.
+    deserted: Option<Millis>,
     now: Millis,
     at_unix_ms: i64,
 }
@@ -116,6 +126,7 @@ impl Driver {
             outbox: Outbox::new(live),
             failed: false,
             stale: Vec::new(),
+            deserted: None,
             now,
             at_unix_ms,
         };
@@ -126,20 +137,21 @@ impl Driver {
     }
 
     /// Works until `life` ends, then closes the store. A panic ends `life`.
-    pub(crate) fn work(mut self, requests: &Receiver<Request>, life: &Life) {
+    pub(crate) async fn work(mut self, mut requests: Receiver<Request>, life: Life) {
         let _guard = life.guard();
-        while !life.stop().is_cancelled() {
-            let mut batch = Vec::new();
-            match requests.recv_timeout(TICK) {
-                Ok(first) => batch.push(first),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+        let mut batch = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = life.stop().cancelled() => break,
+                // None left: nobody can ask any more.
+                taken = requests.recv_many(&mut batch, BATCH) => if taken == 0 { break },
+                () = sleep(TICK) => {}
             }
-            batch.extend(requests.try_iter().take(BATCH - 1));
-            if let Err(error) = self.turn(batch) {
+            if let Err(error) = self.turn(std::mem::take(&mut batch)) {
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::error!(%error, cause, "a turn was rolled back");
-                std::thread::sleep(FAILURE_PAUSE);
+                sleep(FAILURE_PAUSE).await;
             }
         }
         if let Err(error) = self.store.close() {
@@ -217,9 +229,15 @@ impl Driver {
                 self.lease(call, reply);
                 Ok(())
             }
-            Request::Commit(finished, reply) => {
-                let answer = self.commit(&finished)?;
-                self.outbox.reply(reply, answer);
+            Request::Commit(session, finished, reply) => {
+                let answers: Result<Vec<_>, StoreError> =
+                    finished.iter().map(|one| self.commit(&session, one)).collect();
+                self.outbox.reply(reply, Ok(answers?));
+                Ok(())
+            }
+            Request::Goodbye(session, reason, reply) => {
+                self.end_session(&session, &Ending::Left(reason))?;
+                self.outbox.reply(reply, Ok(()));
                 Ok(())
             }
             Request::Fail(failed, reply) => {
@@ -234,9 +252,31 @@ impl Driver {
     fn expire(&mut self) -> Result<(), StoreError> {
         let lease_ms = u64::from(self.settings.lease_ms);
         for session in self.sessions.silent(self.now, lease_ms) {
-            self.lose(&session, &format!("silent for {lease_ms} ms"))?;
+            let silent = Ending::Lost(format!("silent for {lease_ms} ms"));
+            self.end_session(&session, &silent)?;
         }
-        self.expire_untaken(lease_ms)
+        self.expire_untaken(lease_ms)?;
+        self.expire_runs()
+    }
+
+    /// Ends runs for which no worker is there any more: a user shall not wait for ever.
+    fn expire_runs(&mut self) -> Result<(), StoreError> {
+        if self.runs.is_empty() || !self.sessions.is_empty() {
+            self.deserted = None;
+            return Ok(());
+        }
+        let since = *self.deserted.get_or_insert(self.now);
+        if since.after(self.settings.no_worker_ms) > self.now {
+            return Ok(());
+        }
+        let runs: Vec<RunId> = self.runs.keys().cloned().collect();
+        for run in runs {
+            let seconds = self.settings.no_worker_ms / 1_000;
+            let message =
+                format!("no worker was connected for {seconds} s; start some, then resume the run");
+            self.apply(&run, Event::Deserted { message }, None)?;
+        }
+        Ok(())
     }
 
     /// Answers submissions that wait for slices, once there are enough or time is up.
@@ -273,7 +313,7 @@ impl Driver {
                 tracing::warn!(run = %active.id, %missing, "a run waits for a larger slice");
             }
             active.homeless = missing;
-            active.placed = by_slice(placements);
+            active.place(placements);
         }
     }
 
@@ -297,10 +337,4 @@ fn no_slice() -> Refusal {
     let message = "no worker is connected, so there is nothing to run on; wait for one and \
                    try again";
     Refusal::new(RefusalCode::Unavailable, message)
-}
-
-fn by_slice(
-    placements: Vec<orchestrator_plan::Placement>,
-) -> BTreeMap<orchestrator_types::SliceId, orchestrator_plan::Placement> {
-    placements.into_iter().map(|placement| (placement.slice.clone(), placement)).collect()
 }

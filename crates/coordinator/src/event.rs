@@ -6,7 +6,8 @@
 use orchestrator_proto::{v1, wire_run_state};
 use orchestrator_run::RunState;
 use orchestrator_types::{
-    Component, DatasetName, FailureClass, FencingToken, NodeName, RunId, SampleId, SliceId, UnitId,
+    Component, DatasetName, Digest, FailureClass, FencingToken, NodeName, RunId, SampleId, SliceId,
+    UnitId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,17 @@ pub enum RunEvent {
         node: NodeName,
         /// How that was found.
         reason: String,
+    },
+    /// A late result has other bytes than the one that counts.
+    Divergence {
+        /// The unit.
+        unit: UnitId,
+        /// The late attempt.
+        token: FencingToken,
+        /// What counts.
+        committed: Digest,
+        /// What came late.
+        late: Digest,
     },
     /// A result arrived too late to count.
     LateResult {
@@ -175,6 +187,12 @@ fn kind_to_wire(event: RunEvent) -> v1::run_event::Kind {
         RunEvent::WorkerLost { node, reason } => {
             Kind::WorkerLost(v1::WorkerLost { node: node.into(), reason })
         }
+        RunEvent::Divergence { unit, token, committed, late } => Kind::Divergence(v1::Divergence {
+            unit: unit.0,
+            token: token.0,
+            committed: committed.as_bytes().to_vec(),
+            late: late.as_bytes().to_vec(),
+        }),
         RunEvent::LateResult { unit, token } => {
             Kind::LateResult(v1::LateResult { unit: unit.0, token: token.0 })
         }

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use orchestrator_ledger::{Account, Holder, HostReading, Owner, PhaseReadings, Sample};
 use orchestrator_plan::{Direction, Inventory, Measured, SliceOffer, TextSet, plan};
-use orchestrator_run::{AssignedWork, Assignment, Blob, ExecutorReading, Timing, UnitResult};
+use orchestrator_run::{
+    AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts, Timing, UnitResult,
+};
 use orchestrator_spec::{DatasetFacts, Evaluation, Facts, ModelFacts, TowerFacts};
 use orchestrator_tasks::{Partial, Ranked};
 use orchestrator_types::{ByteCount, DeviceId, Digest, Phase, Shard, UnitId};
@@ -48,6 +50,7 @@ pub(crate) fn facts() -> Facts {
         weights_blake3: Digest::of(b"weights"),
         tokenizer_blake3: Digest::of(b"tokenizer"),
         preprocess: "bicubic 112".into(),
+        crop: "112".into(),
         image_size: 112,
         context: 32,
         embedding_width: WIDTH,
@@ -148,12 +151,22 @@ pub(crate) fn output(assignment: &Assignment) -> (UnitResult, Vec<u8>) {
         samples: samples.then(|| Digest::of(b"samples")),
         account: samples.then(|| account(assignment.unit)),
         rows_per_dispatch: if samples { DISPATCHED } else { 0 },
+        inline: None,
+        images: if samples { IMAGES } else { ImageCounts::default() },
     };
     (result, bytes)
 }
 
 /// Rows that a forward pass of images really had, whatever the plan said.
 pub(crate) const DISPATCHED: u32 = 24;
+
+/// What every unit of images tells of them.
+pub(crate) const IMAGES: ImageCounts = ImageCounts {
+    decoded: 3,
+    from_cache: 5,
+    cache_bytes: ByteCount::mib(2),
+    cache_limit_bytes: ByteCount::mib(8),
+};
 
 /// What the one executor tells of its memory after `unit`, with one reading.
 fn account(unit: UnitId) -> Account {

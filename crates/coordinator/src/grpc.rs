@@ -6,8 +6,10 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, InvalidMessage, PROTOCOL_VERSION, Refusal, RefusalCode, v1,
+    CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal,
+    RefusalCode, v1,
 };
+use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
+    blocking::Blocking,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
         Registered, Registration, Resumed, Resumption,
@@ -30,6 +33,8 @@ use crate::{
 
 /// Longest that a worker's call for work may wait: well below any proxy's patience.
 const LONGEST_WAIT_MS: u32 = 60_000;
+/// Most units of one lease: what a worker holds and does not compute, others wait for.
+const MOST_LEASES: u32 = 64;
 
 /// What the handlers reach.
 #[derive(Clone)]
@@ -41,6 +46,7 @@ pub(crate) struct Handlers {
     pub state: PathBuf,
     pub build: String,
     pub slice_wait: Duration,
+    pub blocking: Blocking,
     pub tasks: TaskTracker,
     pub life: Life,
 }
@@ -67,11 +73,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
         let request = request.into_inner();
         let build = self.build.clone();
-        let planning =
-            self.tasks.spawn_blocking(move || submit::planned(request, &inventory, build));
-        let planned = planning
-            .await
-            .map_err(|_| Refusal::new(RefusalCode::Internal, "planning failed; see the log"))??;
+        let planning = self.blocking.run(move || submit::planned(request, &inventory, build));
+        let planned = planning.await.map_err(Refusal::from)??;
         let submitted = Box::new(planned);
         let ask = |reply| driver::Request::Submit(submitted, reply);
         let (run, units) = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
@@ -82,7 +85,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let v1::WatchRequest { run, after } = request.into_inner();
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let (state, live) = (self.state.clone(), self.live.subscribe());
-        let watcher = Watcher { state, run: name(&run)?, after, live, sender };
+        let watcher =
+            Watcher { state, run: name(&run)?, after, live, sender, blocking: self.blocking };
         self.tasks.spawn(watcher.work_until(self.life.clone()));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
@@ -108,20 +112,25 @@ impl v1::coordinator_server::Coordinator for Handlers {
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
         let v1::ResultsRequest { run, files } = request.into_inner();
         let run = name(&run)?;
-        let results = self.results.clone();
-        let made = self.tasks.spawn_blocking(move || results.folder(&run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "the report failed; see the log");
-        let chunks = transfer::send_files(&self.tasks, made.map_err(failed)??, files);
+        // A report that nobody waits for any more is made all the same; a stop waits for it.
+        let (results, working) = (self.results.clone(), self.tasks.token());
+        let making = self.blocking.drive(async move {
+            let _working = working;
+            Box::pin(results.folder(&run)).await
+        });
+        let folder = making.await.map_err(Refusal::from)??;
+        let chunks = transfer::send_files(self.blocking, &self.tasks, folder, files);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {
         let worker = self.registration(request.into_inner())?;
+        let protocol = PROTOCOL_VERSION;
         let ask = |reply| driver::Request::Register(worker, reply);
-        let Registered { session, epoch, heartbeat_ms, lease_ms } =
+        let Registered { epoch, keep, heartbeat_ms, lease_ms } =
             self.driver.ask(CONTROL_TIMEOUT, ask).await?;
-        let session = session.into();
-        Ok(Response::new(v1::RegisterReply { session, epoch, heartbeat_ms, lease_ms }))
+        let keep = keep.into_iter().map(|token| token.0).collect();
+        Ok(Response::new(v1::RegisterReply { protocol, epoch, heartbeat_ms, lease_ms, keep }))
     }
 
     async fn heartbeat(
@@ -142,14 +151,16 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Answer<v1::LeaseReply> {
-        let v1::LeaseRequest { session, slice, request_id, wait_ms } = request.into_inner();
+        let v1::LeaseRequest { session, slice, request_id, wait_ms, count } = request.into_inner();
         let wait_ms = wait_ms.min(LONGEST_WAIT_MS).into();
         let (session, slice) = (name(&session)?, name(&slice)?);
-        let call = LeaseCall { session, slice, request_id, wait_ms };
+        let count = count.min(MOST_LEASES);
+        let call = LeaseCall { session, slice, request_id, wait_ms, count };
         let ask = |reply| driver::Request::Lease(call, reply);
         let deadline = CONTROL_TIMEOUT + Duration::from_millis(wait_ms);
-        let assignment = self.driver.ask(deadline, ask).await?.map(Into::into);
-        Ok(Response::new(v1::LeaseReply { assignment }))
+        let granted = self.driver.ask(deadline, ask).await?;
+        let assignments = granted.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::LeaseReply { assignments }))
     }
 
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
@@ -160,15 +171,32 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
-        let finished = Box::new(finished(request.into_inner())?);
-        self.require_blob(&finished)?;
-        let ask = |reply| driver::Request::Commit(finished, reply);
-        let outcome = match self.driver.ask(CONTROL_TIMEOUT, ask).await? {
-            CommitOutcome::Committed => v1::CommitOutcome::Committed,
-            CommitOutcome::AlreadyCommitted => v1::CommitOutcome::AlreadyCommitted,
-            CommitOutcome::Fenced => v1::CommitOutcome::Fenced,
-        };
-        Ok(Response::new(v1::CommitReply { outcome: outcome.into() }))
+        let v1::CommitRequest { session, finished } = request.into_inner();
+        let session = name(&session)?;
+        // One wrong result does not hold up the others.
+        let mut read = Vec::with_capacity(finished.len());
+        for one in finished.into_iter().map(read_finished) {
+            read.push(match one {
+                Ok(one) => self.with_blob(one).await?,
+                Err(refusal) => Err(refusal.message),
+            });
+        }
+        let good = read.iter().flatten().cloned().collect();
+        let ask = |reply| driver::Request::Commit(session, good, reply);
+        let mut outcomes = self.driver.ask(CONTROL_TIMEOUT, ask).await?.into_iter();
+        let answers = read.into_iter().map(|one| match one {
+            Ok(_) => outcomes.next().map(answer).unwrap_or_default(),
+            Err(problem) => answer(CommitOutcome::Refused(problem)),
+        });
+        Ok(Response::new(v1::CommitReply { answers: answers.collect() }))
+    }
+
+    async fn goodbye(&self, request: Request<v1::GoodbyeRequest>) -> Answer<v1::GoodbyeReply> {
+        let v1::GoodbyeRequest { session, reason } = request.into_inner();
+        let session = name(&session)?;
+        let ask = |reply| driver::Request::Goodbye(session, reason, reply);
+        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        Ok(Response::new(v1::GoodbyeReply {}))
     }
 
     async fn fail(&self, request: Request<v1::FailRequest>) -> Answer<v1::FailReply> {
@@ -180,7 +208,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<Self::FetchStream> {
         let digest = digest(&request.into_inner().digest)?;
-        let chunks = transfer::fetch(self.blobs.clone(), &self.tasks, digest);
+        let inline = transfer::Inline { state: self.state.clone(), blocking: self.blocking };
+        let chunks = transfer::fetch(self.blobs.clone(), inline, &self.tasks, digest);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 }
@@ -188,15 +217,21 @@ impl v1::coordinator_server::Coordinator for Handlers {
 impl Handlers {
     /// Blobs of a run that its results need and that are gone or damaged.
     async fn lost_blobs(&self, run: &RunId) -> Result<BTreeSet<Digest>, Refusal> {
-        let (state, blobs, run) = (self.state.clone(), self.blobs.clone(), run.clone());
-        let looked = self.tasks.spawn_blocking(move || lost::blobs(&state, &blobs, &run)).await;
-        let failed = |_| Refusal::new(RefusalCode::Internal, "checking the blobs failed");
-        looked.map_err(failed)?
+        lost::blobs(self.blocking, &self.state, &self.blobs, run).await
     }
 
     /// Refuses a worker that would speak or compute differently.
     fn registration(&self, request: v1::RegisterRequest) -> Result<Registration, Refusal> {
-        let v1::RegisterRequest { protocol_version, build, node, slices, libtorch } = request;
+        let v1::RegisterRequest {
+            protocol_min,
+            protocol_max,
+            build,
+            node,
+            slices,
+            libtorch,
+            session,
+            held,
+        } = request;
         let stale = |what: &str, theirs: &str, ours: &str| {
             let message = format!(
                 "worker {node} has {what} {theirs}, the coordinator {ours}; install the same \
@@ -204,9 +239,10 @@ impl Handlers {
             );
             Err(Refusal::new(RefusalCode::Stale, message))
         };
-        if protocol_version != PROTOCOL_VERSION {
-            let (theirs, ours) = (protocol_version.to_string(), PROTOCOL_VERSION.to_string());
-            return stale("protocol version", &theirs, &ours);
+        if protocol_max < PROTOCOL_MIN || protocol_min > PROTOCOL_VERSION {
+            let theirs = format!("{protocol_min} to {protocol_max}");
+            let ours = format!("{PROTOCOL_MIN} to {PROTOCOL_VERSION}");
+            return stale("protocol versions", &theirs, &ours);
         }
         if build != self.build {
             return stale("build", &build, &self.build);
@@ -220,35 +256,68 @@ impl Handlers {
                 format!("worker {node} offers no slice, or one not named {node}.<number>");
             return Err(Refusal::new(RefusalCode::Invalid, message));
         }
-        Ok(Registration { node, slices, libtorch })
+        let held = held.into_iter().map(FencingToken).collect();
+        Ok(Registration { session: name(&session)?, node, slices, libtorch, held })
     }
 
-    fn require_blob(&self, finished: &FinishedUnit) -> Result<(), Refusal> {
-        let blob = finished.result.blob;
-        let staged = self.blobs.size(blob.digest)?;
-        if staged == Some(blob.size_bytes.as_u64()) {
-            return Ok(());
+    /// A result whose blob is here, or what is wrong with it. An error of the disk is neither.
+    async fn with_blob(
+        &self,
+        finished: FinishedUnit,
+    ) -> Result<Result<FinishedUnit, String>, Refusal> {
+        let UnitResult { blob, inline, .. } = &finished.result;
+        if let Some(inline) = inline {
+            let whole = require_inline(finished.unit, *blob, inline);
+            return Ok(whole.map(|()| finished));
         }
-        let message = format!(
+        let staged = self.blobs.size(blob.digest).await?;
+        if staged == Some(blob.size_bytes.as_u64()) {
+            return Ok(Ok(finished));
+        }
+        Ok(Err(format!(
             "blob {} of unit {} with {} bytes is not staged; stage it before the commit",
             blob.digest,
             finished.unit,
             blob.size_bytes.as_u64()
-        );
-        Err(Refusal::new(RefusalCode::NotFound, message))
+        )))
     }
 }
 
-fn finished(request: v1::CommitRequest) -> Result<FinishedUnit, Refusal> {
-    let v1::CommitRequest { session, run, unit, token, result } = request;
+/// Refuses an inline blob that is not what its result says, or too large for a row.
+fn require_inline(unit: UnitId, blob: Blob, inline: &[u8]) -> Result<(), String> {
+    let size = inline.len() as u64;
+    if size >= INLINE_LIMIT_BYTES {
+        return Err(format!(
+            "unit {unit} brings {size} bytes with its result, and only blobs smaller than \
+             {INLINE_LIMIT_BYTES} bytes may come so; stage it"
+        ));
+    }
+    if Digest::of(inline) == blob.digest && size == blob.size_bytes.as_u64() {
+        return Ok(());
+    }
+    Err(format!("the blob that unit {unit} brings with its result is not {}", blob.digest))
+}
+
+fn read_finished(finished: v1::Finished) -> Result<FinishedUnit, Refusal> {
+    let v1::Finished { run, unit, token, result } = finished;
     let missing = || Refusal::new(RefusalCode::Invalid, "a commit needs a result");
     Ok(FinishedUnit {
-        session: name(&session)?,
         run: name(&run)?,
         unit: UnitId(unit),
         token: FencingToken(token),
         result: result.ok_or_else(missing)?.try_into()?,
     })
+}
+
+fn answer(outcome: CommitOutcome) -> v1::CommitAnswer {
+    let (outcome, problem) = match outcome {
+        CommitOutcome::Committed => (v1::CommitOutcome::Committed, String::new()),
+        CommitOutcome::AlreadyCommitted => (v1::CommitOutcome::AlreadyCommitted, String::new()),
+        CommitOutcome::Fenced => (v1::CommitOutcome::Fenced, String::new()),
+        CommitOutcome::Noted => (v1::CommitOutcome::Noted, String::new()),
+        CommitOutcome::Refused(problem) => (v1::CommitOutcome::Refused, problem),
+    };
+    v1::CommitAnswer { outcome: outcome.into(), problem }
 }
 
 fn failed(request: v1::FailRequest) -> Result<FailedUnit, Refusal> {

@@ -13,6 +13,7 @@
 //! `plan`, `run`).
 
 mod blobs;
+mod blocking;
 mod clock;
 mod config;
 mod driver;
@@ -35,14 +36,17 @@ mod transfer;
 mod view;
 mod watch;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs};
+pub use blobs::BlobError;
+pub use blocking::{Blocking, Defect};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
-pub use store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage};
+pub use store::{
+    Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage, Violation, check_store,
+};
 pub use view::{
     AttemptView, ClusterView, Count, FailedUnit, RunLine, RunStatus, SetAside, SliceView,
     WorkerView,

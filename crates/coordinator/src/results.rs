@@ -14,15 +14,16 @@ use std::{
     fs::{self, File},
     io::{BufWriter, Read, Write},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
 use orchestrator_run::UnitResult;
 use orchestrator_types::{RunId, UnitId};
+use tokio::sync::Mutex;
 
 use crate::{
-    blobs::Blobs,
+    blobs::{BlobError, Blobs},
     durable,
     event::Recorded,
     store::{Documents, Reader, RunSummary, SliceRow, StoreError, UnitRow, UnitStage},
@@ -67,6 +68,15 @@ impl Ended {
         let row = self.row(unit).filter(|row| row.stage == UnitStage::Committed);
         row.and_then(|row| row.result.as_ref())
     }
+
+    /// The blob of a unit; none if it has no result.
+    async fn blob(&self, unit: UnitId, blobs: &Blobs) -> Result<Option<Vec<u8>>, BlobError> {
+        let Some(result) = self.result(unit) else { return Ok(None) };
+        match &result.inline {
+            Some(inline) => Ok(Some(inline.clone())),
+            None => blobs.read(result.blob.digest).await?.all().await.map(Some),
+        }
+    }
 }
 
 impl Results {
@@ -74,40 +84,44 @@ impl Results {
         Self { state, blobs, making: Mutex::new(()) }
     }
 
-    /// The folder of an ended run, made if it is not there. Blocks.
-    pub(crate) fn folder(&self, run: &RunId) -> Result<PathBuf, Refusal> {
-        let reader = Reader::open(&self.state)?;
-        let summary = reader.run(run)?.ok_or_else(|| crate::driver::unknown(run))?;
+    /// The folder of an ended run, made if it is not there. Blocks between reading blobs.
+    pub(crate) async fn folder(&self, run: &RunId) -> Result<PathBuf, Refusal> {
+        let summary =
+            Reader::open(&self.state)?.run(run)?.ok_or_else(|| crate::driver::unknown(run))?;
         let Some(end) = summary.ended_sequence else {
             let message = format!("run {run} has not ended yet; watch it, then ask again");
             return Err(Refusal::new(RefusalCode::Unavailable, message));
         };
-        // The lock guards no data, so a panic while it was held means nothing.
-        let _one_at_a_time = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.making.lock().await;
         let folder = run_folder(&self.state, run);
         if last_event(&folder).is_some_and(|last| last.sequence == end) {
             return Ok(folder);
         }
-        let ended = Ended {
+        let ended = self.ended(summary, end)?;
+        self.make(&ended, &folder).await.map_err(|error| error.refusal(run))?;
+        Ok(folder)
+    }
+
+    fn ended(&self, summary: RunSummary, end: u64) -> Result<Ended, Refusal> {
+        let (reader, run) = (Reader::open(&self.state)?, &summary.id);
+        Ok(Ended {
             documents: reader.documents(run)?.ok_or_else(|| crate::driver::unknown(run))?,
             units: reader.units(run)?,
             slices: reader.slices(run)?,
             summary,
             end,
-        };
-        let made = self.make(&reader, &ended, &folder);
-        made.map_err(|error| error.refusal(run))?;
-        Ok(folder)
+        })
     }
 
-    fn make(&self, reader: &Reader, ended: &Ended, folder: &Path) -> Result<(), ResultsError> {
+    async fn make(&self, ended: &Ended, folder: &Path) -> Result<(), ResultsError> {
         let draft = folder.with_file_name(format!(".{}", ended.summary.id));
         remove(&draft)?;
         durable::create_all(&draft).map_err(file("create", &draft))?;
-        self.write(reader, ended, &draft)?;
+        self.write(ended, &draft).await?;
         durable::sync(&draft).map_err(file("sync", &draft))?;
         remove(folder)?;
-        let now = reader.run(&ended.summary.id)?.and_then(|run| run.ended_sequence);
+        let now =
+            Reader::open(&self.state)?.run(&ended.summary.id)?.and_then(|run| run.ended_sequence);
         if now != Some(ended.end) {
             remove(&draft)?;
             return Err(ResultsError::OpenedAgain);
@@ -117,14 +131,14 @@ impl Results {
         durable::sync(parent).map_err(file("sync", parent))
     }
 
-    fn write(&self, reader: &Reader, ended: &Ended, draft: &Path) -> Result<(), ResultsError> {
+    async fn write(&self, ended: &Ended, draft: &Path) -> Result<(), ResultsError> {
         let Documents { eval_yaml, plan, .. } = &ended.documents;
         write(draft, "eval.yaml", eval_yaml.as_bytes())?;
         let plan = serde_json::to_string_pretty(plan).map_err(ResultsError::Json)?;
         write(draft, "plan.json", format!("{plan}\n").as_bytes())?;
-        predictions::write(ended, &self.blobs, create(draft, "predictions.parquet")?)?;
+        predictions::write(ended, &self.blobs, create(draft, "predictions.parquet")?).await?;
         if ended.documents.keep_embeddings {
-            embeddings::write(ended, &self.blobs, draft)?;
+            embeddings::write(ended, &self.blobs, draft).await?;
         }
         let evidence = evidence::gather(ended)?;
         memory::write(&evidence, create(draft, "memory.parquet")?)?;
@@ -133,7 +147,7 @@ impl Results {
         write(draft, "report.json", json.as_bytes())?;
         let markdown = orchestrator_report::markdown::write(&report);
         write(draft, "report.md", markdown.as_bytes())?;
-        write_events(reader, ended, create(draft, "events.jsonl")?)
+        write_events(&Reader::open(&self.state)?, ended, create(draft, "events.jsonl")?)
     }
 }
 
@@ -148,36 +162,44 @@ pub(crate) fn discard(state: &Path, run: &RunId) -> Result<(), StoreError> {
     }
 }
 
-/// Sends every file of a finished folder, or those of the names in `only`, in order of their names, until nobody wants more. Blocks.
-pub(crate) fn send(
-    folder: &Path,
-    only: &[String],
-    mut wanted: impl FnMut(v1::FileChunk) -> bool,
-) -> Result<(), Refusal> {
-    let entries = fs::read_dir(folder).map_err(file("list", folder))?;
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
-        .collect::<Result<_, _>>()
-        .map_err(file("list", folder))?;
-    names.retain(|name| only.is_empty() || only.contains(name));
-    names.sort();
-    for name in names {
-        let path = folder.join(&name);
-        let mut source = File::open(&path).map_err(file("open", &path))?;
-        loop {
-            let mut data = Vec::new();
-            let mut part = Read::by_ref(&mut source).take(CHUNK_BYTES as u64);
-            let read = part.read_to_end(&mut data).map_err(file("read", &path))?;
-            let done = read < CHUNK_BYTES;
-            if !wanted(v1::FileChunk { name: name.clone(), data }) {
-                return Ok(());
-            }
-            if done {
-                break;
-            }
-        }
+/// Reads the files of a finished folder, in order of their names. Blocks.
+#[derive(Debug)]
+pub(crate) struct FolderReader {
+    folder: PathBuf,
+    /// Names of files that were not opened yet, last one first.
+    names: Vec<String>,
+    open: Option<(String, File)>,
+}
+
+impl FolderReader {
+    /// Those of the names in `only`, or all.
+    pub(crate) fn open(folder: PathBuf, only: &[String]) -> Result<Self, Refusal> {
+        let entries = fs::read_dir(&folder).map_err(file("list", &folder))?;
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()))
+            .collect::<Result<_, _>>()
+            .map_err(file("list", &folder))?;
+        names.retain(|name| only.is_empty() || only.contains(name));
+        names.sort_by(|a, b| b.cmp(a));
+        Ok(Self { folder, names, open: None })
     }
-    Ok(())
+
+    /// The next part of a file; an empty file has one, and none follows the last.
+    pub(crate) fn chunk(&mut self) -> Result<Option<v1::FileChunk>, Refusal> {
+        if self.open.is_none() {
+            let Some(name) = self.names.pop() else { return Ok(None) };
+            let path = self.folder.join(&name);
+            self.open = Some((name, File::open(&path).map_err(file("open", &path))?));
+        }
+        let (name, source) = self.open.as_mut().expect("it was just opened");
+        let (name, mut data) = (name.clone(), Vec::new());
+        let path = self.folder.join(&name);
+        let mut part = Read::by_ref(source).take(CHUNK_BYTES as u64);
+        if part.read_to_end(&mut data).map_err(file("read", &path))? < CHUNK_BYTES {
+            self.open = None;
+        }
+        Ok(Some(v1::FileChunk { name, data }))
+    }
 }
 
 /// The last line of a finished folder's history.

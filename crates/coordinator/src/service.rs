@@ -1,22 +1,24 @@
 //! [`Coordinator`]: the parts put together, started and stopped.
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Arc, mpsc},
-    thread::JoinHandle,
-};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use orchestrator_proto::{
     DESCRIPTORS, MESSAGE_LIMIT_BYTES, server,
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
-use tokio::{net::TcpListener, sync::broadcast, task::AbortHandle, time::timeout};
+use orchestrator_run::Stragglers;
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, mpsc},
+    task::AbortHandle,
+    time::timeout,
+};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
+    blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Request, Settings, handle},
@@ -26,7 +28,7 @@ use crate::{
     inspector::Looks,
     life::{EndError, Life},
     results::Results,
-    store::{Store, StoreError},
+    store::{Store, StoreError, refuse_network},
 };
 
 /// Live events that a watcher may miss before it reads the store again.
@@ -50,6 +52,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// See [`Defect`].
+    #[error(transparent)]
+    Defect(#[from] Defect),
     /// The operating system gives no thread.
     #[error("cannot start the coordinator's thread")]
     Thread(#[source] std::io::Error),
@@ -111,6 +116,7 @@ impl Coordinator {
             state: config.state.clone(),
             build: config.build.clone(),
             slice_wait: config.slice_wait,
+            blocking: config.blocking,
             tasks: tasks.clone(),
             life: life.clone(),
         };
@@ -175,13 +181,17 @@ async fn open(
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
 ) -> Result<(Driver, Blobs), StartError> {
-    let settings = settings(config);
-    let opened = tokio::task::spawn_blocking(move || {
+    let (settings, blocking) = (settings(config), config.blocking);
+    let network_store = config.network_store;
+    let open = move || {
+        if !network_store {
+            refuse_network(&settings.state)?;
+        }
         let store = Store::open(&settings.state)?;
-        let blobs = Blobs::open(&settings.state)?;
+        let blobs = Blobs::open(&settings.state, blocking)?;
         Ok((Driver::new(store, settings, clock, live)?, blobs))
-    });
-    opened.await.map_err(|error| StartError::Thread(std::io::Error::other(error)))?
+    };
+    blocking.run(open).await?
 }
 
 /// Starts the thread that decides.
@@ -191,7 +201,10 @@ fn start_driver(
     life: Life,
 ) -> Result<JoinHandle<()>, StartError> {
     let thread = std::thread::Builder::new().name("coordinator".to_owned());
-    thread.spawn(move || driver.work(&requests, &life)).map_err(StartError::Thread)
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    let work = move || runtime.block_on(driver.work(requests, life));
+    thread.spawn(work).map_err(StartError::Thread)
 }
 
 fn settings(config: &Config) -> Settings {
@@ -204,6 +217,8 @@ fn settings(config: &Config) -> Settings {
         expected_slices: config.expected_slices,
         slice_wait_ms: ms(config.slice_wait).unwrap_or(u32::MAX).into(),
         continue_interrupted: config.continue_interrupted,
+        stragglers: Stragglers { least_ms: ms(config.straggler).unwrap_or(u32::MAX).into() },
+        no_worker_ms: ms(config.no_worker).unwrap_or(u32::MAX).into(),
     }
 }
 

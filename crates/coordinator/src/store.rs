@@ -8,6 +8,7 @@
 //!
 //! Absent on purpose: decisions. What a transition means is decided in `run`; here it is a row.
 
+mod check;
 mod error;
 mod lock;
 mod open;
@@ -24,9 +25,13 @@ use orchestrator_run::{Attempt, RunState, UnitResult};
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, SliceId, UnitId};
 use rusqlite::{Connection, OptionalExtension, params};
 
+pub use check::{Violation, check_store};
 pub use error::StoreError;
+pub(crate) use query::{CommittedRow, LeaseRow};
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
+
+pub(crate) use open::refuse_network;
 
 use self::open::{meta, newer, prepare, set_meta, start_epoch};
 use crate::{
@@ -80,15 +85,18 @@ impl Store {
             source,
         })?;
         let lock = lock::Lock::take(state)?;
-        let path = state.join(DATABASE);
-        let mut connection =
-            Connection::open(&path).map_err(StoreError::database("open its file"))?;
-        prepare(&mut connection, state)?;
+        let mut connection = prepared(state)?;
         let epoch = start_epoch(&mut connection)?;
         let mut store = Self { connection, epoch, next_token: 1, token_limit: 1, _lock: lock };
         store.reread_tokens()?;
         store.next_token = store.token_limit;
         Ok(store)
+    }
+
+    /// Brings an older store up to date.
+    fn upgrade(state: &Path) -> Result<(), StoreError> {
+        let _lock = lock::Lock::take(state)?;
+        prepared(state).map(drop)
     }
 
     /// Marks a clean stop, so that the next start need not check every page.
@@ -195,14 +203,17 @@ impl Store {
         let sql = "UPDATE runs SET state = 'running', ended_unix_ms = NULL, ended_sequence = NULL,
              build = ?2 WHERE key = ?1";
         self.execute("open a run again", sql, params![run.0, build])?;
-        let sql = "UPDATE units SET state = 'open', token = NULL, result = NULL
-             WHERE run = ?1 AND unit = ?2";
+        let sql = "UPDATE units SET state = 'open', token = NULL, blob = NULL, samples = NULL,
+             set_aside = 0 WHERE run = ?1 AND unit = ?2";
         for unit in lost {
             self.execute("open a unit again", sql, params![run.0, unit.0])?;
+            let id = schema::result_id(run, *unit);
+            self.execute("forget a result", "DELETE FROM results WHERE id = ?1", [id])?;
         }
         let sql = "UPDATE units SET state = 'open', ended_unix_ms = NULL
              WHERE run = ?1 AND state <> 'committed'";
-        self.execute("open units again", sql, [run.0])
+        self.execute("open units again", sql, [run.0])?;
+        self.execute("end leases", "DELETE FROM leases WHERE run = ?1", [run.0])
     }
 
     /// Ends a run at event number `sequence`; units without an end are cancelled with it.
@@ -218,39 +229,80 @@ impl Store {
         let values = params![run.0, state.name(), sequence.cast_signed(), at];
         self.execute("end a run", sql, values)?;
         let sql = "UPDATE units SET state = 'cancelled', ended_unix_ms = ?2
-             WHERE run = ?1 AND state IN ('open', 'leased')";
-        self.execute("cancel units", sql, params![run.0, at])
+             WHERE run = ?1 AND state = 'open'";
+        self.execute("cancel units", sql, params![run.0, at])?;
+        self.execute("end leases", "DELETE FROM leases WHERE run = ?1", [run.0])
     }
 
-    pub(crate) fn lease_unit(
-        &self,
-        run: RunKey,
-        attempt: &Attempt,
-        at: i64,
-    ) -> Result<(), StoreError> {
-        let sql = "INSERT INTO units (run, unit, state, token, slice, attempts, leased_unix_ms)
-             VALUES (?1, ?2, 'leased', ?3, ?4, 1, ?5)
-             ON CONFLICT DO UPDATE SET state = 'leased', token = ?3, slice = ?4,
-             attempts = attempts + 1, leased_unix_ms = ?5";
-        let Attempt { unit, number: _, token, session: _, slice } = attempt;
-        let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at];
+    /// Stores a live attempt.
+    pub(crate) fn lease(&self, run: RunKey, attempt: &Attempt, at: i64) -> Result<(), StoreError> {
+        let sql = "INSERT INTO leases
+             (token, run, unit, number, session, node, slice, leased_unix_ms, probe)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let Attempt { unit, number, token, session, node, slice, terms, .. } = attempt;
+        let values = params![
+            token.0.cast_signed(),
+            run.0,
+            unit.0,
+            number,
+            session.as_str(),
+            node.as_str(),
+            slice.as_str(),
+            at,
+            terms.probe,
+        ];
         self.execute("store a lease", sql, values)
     }
 
+    /// Forgets an attempt that lives no longer.
+    pub(crate) fn end_lease(&self, token: FencingToken) -> Result<(), StoreError> {
+        self.execute("end a lease", "DELETE FROM leases WHERE token = ?1", [token.0.cast_signed()])
+    }
+
+    /// Attempts of a run that lived when they were stored last.
+    pub(crate) fn leases(&self, run: RunKey) -> Result<Vec<LeaseRow>, StoreError> {
+        query::leases(&self.connection, run)
+    }
+
+    /// Stores a result; the attempt's lease ends with it.
     pub(crate) fn commit_unit(
         &self,
         run: RunKey,
         attempt: &Attempt,
+        leased_at: Option<i64>,
         result: &UnitResult,
         at: i64,
     ) -> Result<(), StoreError> {
-        let sql = "UPDATE units SET state = 'committed', token = ?3, slice = ?4,
-             ended_unix_ms = ?5, class = NULL, message = NULL, result = ?6
-             WHERE run = ?1 AND unit = ?2";
+        let sql = "INSERT OR REPLACE INTO units
+             (run, unit, state, token, slice, attempts, leased_unix_ms, ended_unix_ms, blob,
+             samples, set_aside)
+             VALUES (?1, ?2, 'committed', ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+        let Attempt { unit, number, token, slice, .. } = attempt;
+        let values = params![
+            run.0,
+            unit.0,
+            token.0.cast_signed(),
+            slice.as_str(),
+            number,
+            leased_at,
+            at,
+            result.blob.digest.as_bytes(),
+            result.samples.as_ref().map(Digest::as_bytes),
+            !result.quarantined.is_empty(),
+        ];
+        self.execute("store a unit's end", sql, values)?;
+        self.insert_result(schema::result_id(run, *unit), result)?;
+        self.end_lease(attempt.token)
+    }
+
+    fn insert_result(&self, id: i64, result: &UnitResult) -> Result<(), StoreError> {
+        let sql = "INSERT OR REPLACE INTO results (id, result, inline, input)
+             VALUES (?1, ?2, ?3, ?4)";
         let json = serde_json::to_string(result).map_err(StoreError::row("result of a unit"))?;
-        let Attempt { unit, number: _, token, session: _, slice } = attempt;
-        let values = params![run.0, unit.0, token.0.cast_signed(), slice.as_str(), at, json];
-        self.execute("store a result", sql, values)
+        // Only encodings are inputs of others, and they have no partial result.
+        let input = result.inline.as_ref().filter(|_| result.partial.is_empty());
+        let input = input.map(|_| result.blob.digest.as_bytes());
+        self.execute("store a result", sql, params![id, json, result.inline, input])
     }
 
     /// A failed attempt (`last` = of a unit that is given up), or a unit that was never tried.
@@ -264,8 +316,9 @@ impl Store {
         at: i64,
     ) -> Result<(), StoreError> {
         let sql = "INSERT INTO units (run, unit, state, attempts, class, message, ended_unix_ms)
-             VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6)
-             ON CONFLICT DO UPDATE SET state = ?3, class = ?4, message = ?5, ended_unix_ms = ?6";
+             VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6)
+             ON CONFLICT DO UPDATE SET state = ?3, attempts = attempts + 1, class = ?4,
+             message = ?5, ended_unix_ms = ?6";
         let (state, at) = if last { ("failed", Some(at)) } else { ("open", None) };
         let values = params![run.0, unit.0, state, class.name(), message, at];
         self.execute("store a failure", sql, values)
@@ -329,9 +382,7 @@ impl Store {
 
     /// Runs that have not ended, oldest first.
     pub(crate) fn running(&self) -> Result<Vec<RunId>, StoreError> {
-        let runs = query::summaries(&self.connection)?;
-        let running = runs.into_iter().filter(|run| run.state == RunState::Running);
-        Ok(running.map(|run| run.id).collect())
+        query::running(&self.connection)
     }
 
     pub(crate) fn summary(&self, run: &RunId) -> Result<Option<RunSummary>, StoreError> {
@@ -342,6 +393,21 @@ impl Store {
         query::documents(&self.connection, run)
     }
 
+    /// What a run must know of each of its committed units, in their order. No result is parsed.
+    pub(crate) fn committed(
+        &self,
+        run: RunKey,
+        take: impl FnMut(CommittedRow),
+    ) -> Result<(), StoreError> {
+        query::committed(&self.connection, run, take)
+    }
+
+    /// Results that leave out samples: few.
+    pub(crate) fn set_aside(&self, run: RunKey) -> Result<Vec<(UnitId, UnitResult)>, StoreError> {
+        query::set_aside(&self.connection, run)
+    }
+
+    #[cfg(test)]
     pub(crate) fn units(&self, run: RunKey) -> Result<Vec<UnitRow>, StoreError> {
         query::units(&self.connection, run)
     }
@@ -354,4 +420,11 @@ impl Store {
         let slices = query::slices(&self.connection, run)?;
         Ok(slices.into_iter().map(|slice| slice.placement.slice).collect())
     }
+}
+
+fn prepared(state: &Path) -> Result<Connection, StoreError> {
+    let path = state.join(DATABASE);
+    let mut connection = Connection::open(&path).map_err(StoreError::database("open its file"))?;
+    prepare(&mut connection, state)?;
+    Ok(connection)
 }

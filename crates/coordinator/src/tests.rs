@@ -20,7 +20,9 @@ use orchestrator_types::{Digest, RunId};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, transport::Channel};
 
-use crate::{Blobs, Clock, Config, Coordinator, EndError, Reader, SystemClock, fixtures};
+use crate::{
+    Blocking, Clock, Config, Coordinator, EndError, Reader, SystemClock, blobs::Blobs, fixtures,
+};
 
 struct Bench {
     coordinator: Coordinator,
@@ -287,7 +289,7 @@ async fn a_damaged_or_missing_blob_is_named_and_a_resume_heals_it() {
     assert_eq!(bench.finish(&session).await, units);
     let files = bench.files(&run).await.unwrap();
     let id: RunId = run.parse().unwrap();
-    let blobs = Blobs::open(bench.state.path()).unwrap();
+    let blobs = Blobs::open(bench.state.path(), Blocking::Inline).unwrap();
     let rows = Reader::open(bench.state.path()).unwrap().units(&id).unwrap();
     let ranked = rows.last().unwrap().result.as_ref().unwrap().blob;
     let encoded = rows[0].result.as_ref().unwrap().blob;

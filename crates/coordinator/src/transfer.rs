@@ -1,5 +1,5 @@
-//! Bytes in and out: chunks of a stream on one side, a file on the other, and a bounded channel
-//! with a blocking task between them.
+//! Bytes in and out: chunks of a stream on one side, blobs and files on the other, and a bounded
+//! channel between them.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,12 +7,14 @@ use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
 use orchestrator_types::Digest;
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 use crate::{
-    blobs::{BlobError, Blobs},
-    results,
+    blobs::{BlobError, BlobWriter, Blobs},
+    blocking::Blocking,
+    results::FolderReader,
+    store::Reader,
 };
 
 /// Chunks between network and disk: enough to keep both busy, 4 MiB at most.
@@ -22,7 +24,9 @@ impl From<BlobError> for Refusal {
     fn from(error: BlobError) -> Self {
         let code = match error {
             BlobError::Missing(_) => RefusalCode::NotFound,
-            BlobError::Damaged(_) | BlobError::File { .. } => RefusalCode::Internal,
+            BlobError::Damaged(_) | BlobError::File { .. } | BlobError::Defect(_) => {
+                RefusalCode::Internal
+            }
         };
         crate::refusal(code, &error)
     }
@@ -33,80 +37,125 @@ impl From<BlobError> for Refusal {
 pub(crate) async fn stage(
     blobs: Arc<Blobs>,
     tasks: &TaskTracker,
-    mut chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Unpin,
+    chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Send + Unpin + 'static,
 ) -> Result<(Digest, u64), Status> {
-    let (sender, mut receiver) = mpsc::channel::<Vec<u8>>(CHUNKS_AHEAD);
-    let (finish, finished) = tokio::sync::oneshot::channel::<()>();
-    let writing = tasks.spawn_blocking(move || {
-        let mut writer = blobs.create()?;
-        while let Some(bytes) = receiver.blocking_recv() {
-            writer.write(&bytes)?;
+    // A caller that goes away drops this future. The task sees it, and tidies up.
+    let wanted = CancellationToken::new();
+    let _guard = wanted.clone().drop_guard();
+    let staging = tasks.spawn(async move {
+        let mut writer = blobs.create().await.map_err(Refusal::from)?;
+        match wanted.run_until_cancelled(pour(chunks, &mut writer)).await {
+            // A connection that breaks may look like the end of its stream.
+            Some(Ok(())) if !wanted.is_cancelled() => {
+                Ok(writer.keep().await.map_err(Refusal::from)?)
+            }
+            Some(Ok(())) | None => Err(Status::cancelled("nobody waits for the blob")),
+            Some(Err(status)) => Err(status),
         }
-        // Without the word that the stream is complete, the file goes.
-        finished.blocking_recv().map_or(Ok(None), |()| writer.keep(&blobs).map(Some))
     });
+    let lost = |_| Refusal::new(RefusalCode::Unavailable, "the blob was not stored; send it again");
+    staging.await.map_err(lost)?
+}
+
+async fn pour(
+    mut chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Unpin,
+    writer: &mut BlobWriter,
+) -> Result<(), Status> {
     while let Some(chunk) = chunks.next().await {
-        if sender.send(chunk?.data).await.is_err() {
-            // The writer has ended with an error, which it tells below.
-            break;
-        }
+        writer.write(chunk?.data).await.map_err(Refusal::from)?;
     }
-    drop(sender);
-    if finish.send(()).is_err() {
-        tracing::debug!("a blob could not be written; its error follows");
-    }
-    let lost = || Refusal::new(RefusalCode::Unavailable, "the blob was not stored; send it again");
-    let kept = writing.await.map_err(|_| lost())?.map_err(Refusal::from)?;
-    Ok(kept.ok_or_else(lost)?)
+    Ok(())
 }
 
 /// The chunks of a blob; an error ends the stream, also that its bytes are not those of its name.
 pub(crate) fn fetch(
     blobs: Arc<Blobs>,
+    inline: Inline,
     tasks: &TaskTracker,
     digest: Digest,
 ) -> mpsc::Receiver<Result<v1::BlobChunk, Status>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
-    tasks.spawn_blocking(move || {
-        let send = |chunk: Result<v1::BlobChunk, BlobError>| {
-            // A reader that has gone away needs no more.
-            sender.blocking_send(chunk.map_err(|error| Refusal::from(error).into())).is_ok()
-        };
-        if let Err(error) = send_blob(&blobs, digest, |data| send(Ok(v1::BlobChunk { data }))) {
-            send(Err(error));
+    tasks.spawn(async move {
+        if let Err(error) = send_blob(&blobs, &inline, digest, &sender).await {
+            // A reader that has gone away needs no reason.
+            drop(sender.send(Err(error.into())).await);
         }
     });
     receiver
 }
 
-/// Sends chunks until the end, or until `send` says that nobody wants them.
-fn send_blob(
+/// Sends chunks until the end, or until nobody wants them.
+async fn send_blob(
     blobs: &Blobs,
+    inline: &Inline,
     digest: Digest,
-    send: impl Fn(Vec<u8>) -> bool,
-) -> Result<(), BlobError> {
-    let mut reader = blobs.read(digest)?;
+    sender: &mpsc::Sender<Result<v1::BlobChunk, Status>>,
+) -> Result<(), Refusal> {
+    let mut reader = match blobs.read(digest).await {
+        Ok(reader) => reader,
+        Err(missing @ BlobError::Missing(_)) => {
+            let data = inline.find(digest).await?.ok_or(missing)?;
+            // A reader that has gone away needs nothing.
+            drop(sender.send(Ok(v1::BlobChunk { data })).await);
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
     loop {
-        let data = reader.chunk(CHUNK_BYTES)?;
-        if data.is_empty() || !send(data) {
+        let data = reader.chunk(CHUNK_BYTES).await?;
+        if data.is_empty() || sender.send(Ok(v1::BlobChunk { data })).await.is_err() {
             return Ok(());
         }
     }
 }
 
+/// Blobs that are stored with the results of their units.
+#[derive(Clone, Debug)]
+pub(crate) struct Inline {
+    pub state: PathBuf,
+    pub blocking: Blocking,
+}
+
+impl Inline {
+    async fn find(&self, digest: Digest) -> Result<Option<Vec<u8>>, Refusal> {
+        let state = self.state.clone();
+        let find = move || Reader::open(&state)?.input(digest);
+        let found = self.blocking.run(find).await??;
+        Ok(found.filter(|bytes| Digest::of(bytes) == digest))
+    }
+}
+
 /// The chunks of a run folder's files: those with these names, or all.
 pub(crate) fn send_files(
+    blocking: Blocking,
     tasks: &TaskTracker,
     folder: PathBuf,
     wanted: Vec<String>,
 ) -> mpsc::Receiver<Result<v1::FileChunk, Status>> {
     let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
-    tasks.spawn_blocking(move || {
-        let sent = results::send(&folder, &wanted, |chunk| sender.blocking_send(Ok(chunk)).is_ok());
-        if let Err(refusal) = sent {
+    tasks.spawn(async move {
+        if let Err(refusal) = send_folder(blocking, folder, wanted, &sender).await {
             // A reader that has gone away needs no reason.
-            drop(sender.blocking_send(Err(refusal.into())));
+            drop(sender.send(Err(refusal.into())).await);
         }
     });
     receiver
+}
+
+async fn send_folder(
+    blocking: Blocking,
+    folder: PathBuf,
+    wanted: Vec<String>,
+    sender: &mpsc::Sender<Result<v1::FileChunk, Status>>,
+) -> Result<(), Refusal> {
+    let mut reader = blocking.run(move || FolderReader::open(folder, &wanted)).await??;
+    loop {
+        let read = move || reader.chunk().map(|chunk| (chunk, reader));
+        let (chunk, rest) = blocking.run(read).await??;
+        reader = rest;
+        let Some(chunk) = chunk else { return Ok(()) };
+        if sender.send(Ok(chunk)).await.is_err() {
+            return Ok(());
+        }
+    }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 
 use crate::{
+    blocking::Blocking,
     event::{Live, Recorded, progress_to_wire, recorded_to_wire},
     life::Life,
     store::{Reader, StoreError},
@@ -41,6 +42,7 @@ pub(crate) struct Watcher {
     pub after: u64,
     pub live: broadcast::Receiver<Arc<Live>>,
     pub sender: Sender,
+    pub blocking: Blocking,
 }
 
 /// The watcher has gone away, or everything was told.
@@ -115,16 +117,14 @@ impl Watcher {
 
     async fn page(&self) -> Result<Page, Refusal> {
         let (state, run, after) = (self.state.clone(), self.run.clone(), self.after);
-        let read = tokio::task::spawn_blocking(move || {
+        let read = move || {
             let reader = Reader::open(&state)?;
             // First where the run ends, then its events: an end that is known is in them.
             let summary = reader.run(&run)?.ok_or_else(|| crate::driver::unknown(&run))?;
             let events = reader.events(&run, after, PAGE)?;
             Ok(Page { events, ended: summary.ended_sequence })
-        });
-        read.await.unwrap_or_else(|_| {
-            Err(Refusal::new(RefusalCode::Internal, "reading the events failed"))
-        })
+        };
+        self.blocking.run(read).await?
     }
 
     async fn tell_recorded(&mut self, recorded: Recorded) -> Result<(), Done> {

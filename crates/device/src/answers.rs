@@ -3,6 +3,8 @@
 //!
 //! Devices are named by UUID. Their index is only a position in NVML's list, which is not CUDA's.
 
+use std::time::Duration;
+
 use orchestrator_types::{ByteCount, DeviceId};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,16 @@ pub trait Nvml: Send + Sync {
 
     /// Processes that compute on the device, by the pids of the host.
     fn processes(&self, device: &DeviceId) -> Answer<Vec<DeviceProcess>>;
+
+    /// Subscribes to the critical errors (XIDs) of a GPU; of a MIG instance, to those of the GPU
+    /// around it, because NVML tells of no other.
+    fn xids<'a>(&'a self, device: &DeviceId) -> Answer<Box<dyn Xids + 'a>>;
+}
+
+/// Critical errors of one GPU, as the driver reports them.
+pub trait Xids {
+    /// The number of the next one; `None` if there is none within `limit`. It may return earlier.
+    fn next(&mut self, limit: Duration) -> Answer<Option<u64>>;
 }
 
 /// How full a device is.

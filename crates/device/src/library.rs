@@ -3,12 +3,20 @@
 //! Handles are looked up by UUID for every question: they are cheap, and none outlives a device
 //! that was reset or divided meanwhile.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use nvml_wrapper::{enums::device::UsedGpuMemory, error::NvmlError as Raw};
+use nvml_wrapper::{
+    EventSet,
+    bitmasks::event::EventTypes,
+    enums::{device::UsedGpuMemory, event::XidError},
+    error::NvmlError as Raw,
+};
 use orchestrator_types::{ByteCount, DeviceId};
 
-use crate::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation};
+use crate::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation, Xids};
+
+/// NVML's number for an error that it cannot name.
+const UNKNOWN_XID: u64 = 999;
 
 /// The library of this machine's driver.
 pub struct Library {
@@ -81,6 +89,31 @@ impl Nvml for Library {
             },
         };
         Ok(processes.into_iter().map(process).collect())
+    }
+
+    fn xids<'a>(&'a self, device: &DeviceId) -> Answer<Box<dyn Xids + 'a>> {
+        let gpu = match device {
+            DeviceId::Mig(_) => self.device(device)?.mig_parent_device()?,
+            DeviceId::Cpu | DeviceId::Gpu(_) => self.device(device)?,
+        };
+        let events = self.nvml.create_event_set()?;
+        let events = gpu.register_events(EventTypes::CRITICAL_XID_ERROR, events);
+        Ok(Box::new(Events(events.map_err(|error| error.error)?)))
+    }
+}
+
+struct Events<'a>(EventSet<'a>);
+
+impl Xids for Events<'_> {
+    fn next(&mut self, limit: Duration) -> Answer<Option<u64>> {
+        match self.0.wait(u32::try_from(limit.as_millis()).unwrap_or(u32::MAX)) {
+            Ok(event) => Ok(event.event_data.map(|xid| match xid {
+                XidError::Value(xid) => xid,
+                XidError::Unknown => UNKNOWN_XID,
+            })),
+            Err(Raw::Timeout) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

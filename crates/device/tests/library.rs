@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Duration};
 
 use orchestrator_device::{DeviceProcess, Library, Nvml, NvmlError, inventory};
 use orchestrator_types::{ByteCount, DeviceId};
@@ -54,6 +54,20 @@ fn every_question_reaches_the_library_and_its_answer_comes_back() {
     let found = inventory(Ok(&library), &|_| None);
     let ids: Vec<&DeviceId> = found.gpus.iter().map(|gpu| &gpu.id).collect();
     assert_eq!(ids, [&"MIG-0000".parse().unwrap(), &mig]);
+}
+
+#[test]
+fn critical_errors_are_heard_also_those_of_the_gpu_around_an_instance() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = open(folder.path());
+    for device in ["GPU-0000", "MIG-0002"] {
+        let mut xids = library.xids(&device.parse().unwrap()).unwrap();
+        let mut next = || xids.next(Duration::from_millis(1));
+        assert_eq!(next().unwrap(), Some(79), "{device}");
+        assert_eq!(next().unwrap(), None, "in time");
+        assert_eq!(next().unwrap(), Some(999), "an error without a number");
+        assert!(matches!(next(), Err(NvmlError::Lost)));
+    }
 }
 
 #[test]

@@ -190,6 +190,8 @@ impl Executor {
             samples: product.samples,
             account: Some(account),
             rows_per_dispatch: product.dispatch,
+            inline: None,
+            images: product.images,
         })
     }
 }

@@ -31,6 +31,7 @@ mod encode_images;
 mod encode_texts;
 mod error;
 mod execute;
+mod health;
 mod numerics;
 mod passes;
 mod product;
@@ -49,6 +50,7 @@ mod tower;
 
 pub use devices::devices;
 pub use execute::Settings;
+pub use health::health;
 pub use profile::{ProfileError, Request, profile};
 pub use serve::{ServeError, serve};
 pub use slice::StartError;

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use lifeline::Lifeline;
 use orchestrator_engine::Attention;
-use orchestrator_executor::{ProfileError, Request, Settings, devices, profile, serve};
+use orchestrator_executor::{ProfileError, Request, Settings, devices, health, profile, serve};
 use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
@@ -38,8 +38,19 @@ struct Arguments {
 enum Verb {
     /// Print the GPUs and MIG instances that can be used, as JSON
     Devices,
+    /// Print news of GPUs, one JSON object a line, until standard input ends; a line on it asks for
+    /// a reading
+    Health(Health),
     /// Measure where the bytes of one tower go, and print that as JSON
     Profile(Profile),
+}
+
+/// The agent calls it, once for all GPUs that it offers.
+#[derive(Debug, clap::Args)]
+struct Health {
+    /// `GPU-<uuid>` or `MIG-<uuid>`; may be repeated
+    #[arg(long = "device", value_name = "DEVICE", required = true)]
+    devices: Vec<DeviceId>,
 }
 
 /// `orchestrator profile` calls it, for each tower.
@@ -101,6 +112,9 @@ struct Serve {
     /// Told to the agent, which refuses an executor of another build.
     #[arg(long, value_name = "ID", default_value = env!("CARGO_PKG_VERSION"))]
     build: String,
+    /// Process that this one shall not outlive, its parent: the kernel kills it then
+    #[arg(long, value_name = "PID")]
+    agent: Option<i32>,
 }
 
 fn main() -> ExitCode {
@@ -115,6 +129,7 @@ fn main() -> ExitCode {
         .init();
     let outcome = match (arguments.verb, arguments.serve) {
         (Some(Verb::Devices), _) => print(&devices()),
+        (Some(Verb::Health(Health { devices })), _) => health(devices).map_err(Into::into),
         (Some(Verb::Profile(request)), _) => return profiled(request),
         (None, Some(arguments)) => run(arguments),
         (None, None) => unreachable!("clap asks for one of both"),
@@ -179,11 +194,12 @@ fn print(document: &serde_json::Value) -> anyhow::Result<()> {
 }
 
 fn run(arguments: Serve) -> anyhow::Result<()> {
-    let Serve { socket, blobs, cache, threads, device, ceiling, build } = arguments;
+    let Serve { socket, blobs, cache, threads, device, ceiling, build, agent } = arguments;
+    agent.map_or(Ok(()), lifeline::follow)?;
     let ceiling = ByteCount::bytes(ceiling);
     let threads = usize::from(threads.get());
     let settings = Settings { blobs, cache, threads, device, ceiling };
-    let lifeline = Lifeline::new().context("cannot tie the process to its parent")?;
+    let lifeline = Lifeline::new().context("cannot watch standard input")?;
     let end = async {
         if let Err(error) = lifeline.ended().await {
             error!(%error, "cannot listen for signals");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use orchestrator_proto::domain::QuarantinedSample;
+use orchestrator_proto::domain::{ImageCounts, QuarantinedSample};
 use orchestrator_types::Digest;
 
 /// The content of a result.
@@ -22,6 +22,8 @@ pub(crate) struct Product {
     pub(crate) cached: bool,
     /// Digest of the samples' bytes.
     pub(crate) samples: Option<Digest>,
+    /// Where its images came from.
+    pub(crate) images: ImageCounts,
     /// Reading weights, wall clock.
     pub(crate) load: Duration,
     /// Reading, decoding and resizing, summed over threads.

@@ -13,7 +13,7 @@ use orchestrator_engine::{Attention, TextEncoder, VisionEncoder};
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Lease;
 use orchestrator_model::ModelFolder;
-use orchestrator_proto::domain::{DatasetSource, ModelSource};
+use orchestrator_proto::domain::{DatasetSource, MOST_TOWERS, ModelSource};
 use orchestrator_types::{ByteCount, Component, Digest};
 
 use crate::{
@@ -26,7 +26,6 @@ use crate::{
     tower::{Loaded, State, Wanted, need},
 };
 
-const MOST_MODELS: usize = 4;
 const MOST_DATASETS: usize = 8;
 /// Tokenised texts and text embeddings are as large as their set: the one in use, and the next.
 const MOST_TEXTS: usize = 2;
@@ -65,7 +64,8 @@ impl<T> Leased<T> {
 impl Residents {
     pub(crate) fn new() -> Self {
         Self {
-            models: Recent::new(MOST_MODELS),
+            // As many as a plan counts on where trials share their images.
+            models: Recent::new(MOST_TOWERS),
             datasets: Recent::new(MOST_DATASETS),
             texts: Recent::new(MOST_TEXTS),
             matrices: Recent::new(MOST_TEXTS),

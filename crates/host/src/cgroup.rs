@@ -25,6 +25,8 @@ struct Controller {
     used: &'static str,
     /// In `memory.stat`, with all cgroups below.
     inactive: &'static str,
+    /// Where `oom_kill` counts processes that the kernel killed for want of memory.
+    events: &'static str,
 }
 
 const V1: Controller = Controller {
@@ -32,12 +34,14 @@ const V1: Controller = Controller {
     limit: "memory.limit_in_bytes",
     used: "memory.usage_in_bytes",
     inactive: "total_inactive_file",
+    events: "memory.oom_control",
 };
 const V2: Controller = Controller {
     mount: "/sys/fs/cgroup",
     limit: "memory.max",
     used: "memory.current",
     inactive: "inactive_file",
+    events: "memory.events",
 };
 
 /// The tightest limit on the way from the process's cgroup to the root, with the use of the cgroup
@@ -71,6 +75,19 @@ pub(crate) fn cgroup_memory(groups: &str, read: &dyn Fn(&Path) -> Option<String>
     };
     let (used, inactive) = folders.iter().find_map(used).unzip();
     CgroupMemory { limit: None, used, inactive: inactive.flatten() }
+}
+
+/// How many processes the out-of-memory killer has taken from the process's cgroup (version 2 counts
+/// those of cgroups below, too); where no cgroup tells, from the whole machine.
+pub(crate) fn oom_kills(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+    let count = |file: PathBuf| {
+        let text = read(&file)?;
+        let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+        value.trim().parse().ok()
+    };
+    let own = groups.lines().filter_map(|line| folders(line).into_iter().next());
+    let mut counts = own.filter_map(|(folder, controller)| count(folder.join(controller.events)));
+    counts.next().or_else(|| count(PathBuf::from("/proc/vmstat")))
 }
 
 /// The process's cgroup of one line and all above it, nearest first.
@@ -157,6 +174,27 @@ mod tests {
     fn nothing_readable_is_nothing_known() {
         for groups in ["", "0::/\n", "nonsense\n", "4:cpu:/\n"] {
             assert_eq!(memory(groups, &[]), CgroupMemory::default());
+            assert_eq!(oom_kills(groups, &|_| None), None);
         }
+    }
+
+    #[test]
+    fn killed_processes_are_counted_in_the_own_cgroup_or_else_in_the_machine() {
+        let kills = |groups, files: &[(&str, &str)]| {
+            oom_kills(groups, &|path| {
+                let found = files.iter().find(|(known, _)| Path::new(known) == path);
+                found.map(|(_, text)| (*text).to_owned())
+            })
+        };
+        let events = "low 0\nhigh 7\nmax 5\noom 2\noom_kill 3\noom_group_kill 0\n";
+        let control = "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n";
+        let machine = ("/proc/vmstat", "nr_free_pages 1\noom_kill 9\n");
+        let pod = ("/sys/fs/cgroup/pod/memory.events", events);
+        let job = ("/sys/fs/cgroup/memory/job/memory.oom_control", control);
+        assert_eq!(kills("0::/pod\n", &[pod, machine]), Some(3));
+        assert_eq!(kills("4:memory:/job\n0::/\n", &[job, machine]), Some(4));
+        let parent = ("/sys/fs/cgroup/memory.events", events);
+        assert_eq!(kills("0::/pod\n", &[parent, machine]), Some(9), "not a neighbour's");
+        assert_eq!(kills("0::/\n", &[machine]), Some(9));
     }
 }

@@ -7,7 +7,7 @@ use std::{fs, path::Path};
 use orchestrator_types::ByteCount;
 use serde::Serialize;
 
-use crate::cgroup::{CgroupMemory, cgroup_memory};
+use crate::cgroup::{self, CgroupMemory, cgroup_memory};
 
 /// Inode of the first pid namespace of every Linux kernel.
 const HOST_PIDS: &str = "pid:[4026531836]";
@@ -59,6 +59,13 @@ pub fn read_host_memory(read: &dyn Fn(&Path) -> Option<String>) -> HostMemory {
         available: amount(&file("/proc/meminfo"), "MemAvailable"),
         ..memory
     }
+}
+
+/// How many processes near this one the kernel's out-of-memory killer has taken so far: in its
+/// cgroup, or else on the machine. `None` where the kernel does not count.
+pub fn oom_kills() -> Option<u64> {
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    cgroup::oom_kills(&read(Path::new("/proc/self/cgroup")).unwrap_or_default(), &read)
 }
 
 /// This process's pid as the NVIDIA driver sees it: the host's. `None` inside a pid namespace, where

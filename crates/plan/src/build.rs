@@ -9,10 +9,10 @@ use orchestrator_spec::{Evaluation, Facts, Trial};
 use orchestrator_types::{ByteCount, DatasetName, DeviceId, SliceId};
 
 use self::{
-    shape::{Shape, claims},
+    shape::{Shape, claims, towers},
     units::{Builder, sizes},
 };
-use crate::{Claim, Inventory, Measured, PLAN_SCHEMA, Plan, placement::place};
+use crate::{Claim, Inventory, Measured, PLAN_SCHEMA, Plan, order::order, placement::place};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,10 @@ pub fn plan(
     let trials = evaluation.trials();
     let inventory = inventory.within(evaluation.memory.quota);
     let shape = |trial: &Trial| Shape::of(trial, models[trial.model], &inventory, measured);
-    let shapes: Vec<Shape> = trials.iter().map(shape).collect();
+    let mut shapes: Vec<Shape> = trials.iter().map(shape).collect();
+    // One cut for all trials, so that they share what is decoded of a shard.
+    let least_shard = shapes.iter().map(|shape| shape.least_shard).max().unwrap_or(1);
+    shapes.iter_mut().for_each(|shape| shape.least_shard = least_shard);
     let sizes = sizes(evaluation, facts, &shapes);
     let (placement, mut reasons) = place(&inventory, |offer, components| {
         claims(evaluation, &models, &trials, &shapes, sizes, offer, components)
@@ -109,6 +112,10 @@ pub fn plan(
         .zip(&shapes)
         .map(|(trial, shape)| builder.trial(trial, models[trial.model], shape))
         .collect::<Result<Vec<_>, _>>()?;
+    let mut units = builder.into_units();
+    reasons.extend(order(&mut units, &placement, |slice| {
+        towers(evaluation, &models, &trials, &shapes, sizes, base, slice)
+    }));
     if evaluation.memory.allocator.is_some()
         && inventory.slices.iter().all(|slice| slice.device == DeviceId::Cpu)
     {
@@ -125,7 +132,7 @@ pub fn plan(
         name: evaluation.name.clone(),
         placement,
         trials: planned,
-        units: builder.into_units(),
+        units,
         reasons,
         memory: evaluation.memory.clone(),
     })

@@ -12,6 +12,7 @@ mod check;
 mod claim;
 mod inventory;
 mod measured;
+mod order;
 mod placement;
 #[cfg(test)]
 mod tests;
@@ -23,10 +24,11 @@ pub use check::{Violation, check};
 pub use claim::Claim;
 pub use inventory::{Inventory, SliceOffer};
 pub use measured::{Measured, MeasuredError, MeasuredRows};
+pub use order::MOST_TOWERS;
 pub use placement::Placement;
 pub use work::{
-    DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, SourceKind, TextSet,
-    Unit, Work,
+    DatasetSource, Direction, EncodeImages, EncodeTexts, GroupId, ModelSource, Rank, SourceKind,
+    TextSet, Unit, Work, recipe,
 };
 
 use std::ops::Range;

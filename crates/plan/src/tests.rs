@@ -12,11 +12,15 @@ use crate::{
 };
 
 fn evaluation(batch: &str) -> Evaluation {
+    swept(&format!("batch: {batch}"))
+}
+
+/// The evaluation with one axis besides its model.
+fn swept(axis: &str) -> Evaluation {
     let text = format!(
         "version: 1\nname: test\nmodels: [{{path: m}}]\ndatasets:\n  a: {{format: imagefolder, path: \
          a}}\n  b: {{format: captions, path: b.jsonl}}\ntasks:\n  - zero_shot: {{dataset: a}}\n  - \
-         retrieval: {{dataset: b}}\n  - retrieval: {{dataset: b, captions: all}}\nsweep: {{batch: \
-         {batch}}}\n"
+         retrieval: {{dataset: b}}\n  - retrieval: {{dataset: b, captions: all}}\nsweep: {{{axis}}}\n"
     );
     orchestrator_spec::parse("eval.yaml", &text, &[]).unwrap()
 }
@@ -37,6 +41,7 @@ fn facts(samples: u32, captions: u32) -> Facts {
         weights_blake3: Digest::of(b"weights"),
         tokenizer_blake3: Digest::of(b"tokenizer"),
         preprocess: "bicubic 112".into(),
+        crop: "112".into(),
         image_size: 112,
         context: 32,
         embedding_width: 256,
@@ -88,6 +93,13 @@ fn planned(samples: u32, captions: u32, slices: u32, batch: &str) -> Plan {
     let inventory = inventory(slices, ByteCount::gib(4));
     plan(&evaluation(batch), &facts(samples, captions), &inventory, Path::new("/data"), &none())
         .unwrap()
+}
+
+/// Two axes: the model and `axis`, on one slice of so much memory.
+pub(crate) fn sweep(axis: &str, samples: u32, memory: ByteCount) -> Plan {
+    let inventory = inventory(1, memory);
+    let base = Path::new("/data");
+    plan(&swept(axis), &facts(samples, 1), &inventory, base, &none()).unwrap()
 }
 
 proptest! {
@@ -257,7 +269,7 @@ fn the_tighter_of_quota_and_offer_is_the_ceiling() {
     );
 }
 
-fn on_gpus(gpus: &[&str], batch: &str, measured: &Measured) -> Plan {
+pub(crate) fn on_gpus(gpus: &[&str], batch: &str, measured: &Measured) -> Plan {
     let devices = gpus.iter().map(|gpu| gpu.parse().unwrap());
     let mut inventory = inventory(u32::try_from(gpus.len()).unwrap(), ByteCount::gib(80));
     inventory.slices.iter_mut().zip(devices).for_each(|(slice, device)| slice.device = device);

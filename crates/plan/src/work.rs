@@ -1,7 +1,11 @@
 //! Units of work: the smallest things leased, retried and committed.
 
-use std::{ops::Range, path::PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
+use orchestrator_spec::ModelFacts;
 use orchestrator_types::{Component, DatasetName, Digest, Precision, Shard, UnitId};
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +22,26 @@ pub struct Unit {
     pub needs: Vec<UnitRange>,
     /// Rows that it is about: images, texts or queries.
     pub rows: u32,
+    /// Units of one component are preferred in the order of their turns, then of their ids. Plans
+    /// of before it existed have none, and go by ids.
+    #[serde(default)]
+    pub turn: u32,
+    /// Units of one group read the same images in the same way: whoever has decoded them for one
+    /// has them for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
+}
+
+/// A recipe and a shard of its images, by a number within the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GroupId(pub u32);
+
+/// Identity of a recipe: what makes decoded samples reusable. `manifest` says which images,
+/// `crop` what becomes of their pixels up to the bytes that a tower sees; normalisation follows
+/// after, so that models that differ in nothing else share a recipe.
+pub fn recipe(manifest: Digest, crop: &str) -> Digest {
+    Digest::of(&[manifest.as_bytes().as_slice(), crop.as_bytes()].concat())
 }
 
 impl Unit {
@@ -52,6 +76,13 @@ pub struct ModelSource {
     pub weights: Digest,
     /// Number format of the forward pass.
     pub precision: Precision,
+}
+
+impl ModelSource {
+    /// The model at `path`, which starts at `base` if it is relative.
+    pub(crate) fn of(base: &Path, path: &str, facts: &ModelFacts, precision: Precision) -> Self {
+        Self { folder: base.join(path), weights: facts.weights_blake3, precision }
+    }
 }
 
 /// A dataset as workers find it.
@@ -164,6 +195,9 @@ pub struct EncodeImages {
     pub tile: u32,
     /// Whether an unreadable image is set aside (else it fails the unit).
     pub quarantine_bad_samples: bool,
+    /// The [`recipe`] that the plan was made for. Plans of before it existed have none.
+    #[serde(default)]
+    pub recipe: Option<Digest>,
 }
 
 /// See [`Work::Rank`].

@@ -11,6 +11,9 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 pub const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
 /// Size of one chunk of a blob or file.
 pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Blobs smaller than this travel and are stored with their result: a file each would cost more.
+pub const INLINE_LIMIT_BYTES: u64 = 4 << 10;
 /// Deadline of a call that only talks.
 pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Deadline of a call that moves a blob.

@@ -6,8 +6,8 @@ use orchestrator_plan::{
     TextSet,
 };
 use orchestrator_run::{
-    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, RunState,
-    Timing, UnitResult,
+    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts, QuarantinedSample,
+    RunState, Timing, UnitResult,
 };
 use orchestrator_types::{
     AllocatorSettings, ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms,
@@ -59,6 +59,10 @@ fn digest(bytes: &[u8], field: &'static str) -> Parsed<Digest> {
     bytes
         .try_into()
         .map_err(|_| InvalidMessage::new(field, format!("{} bytes long, not 32", bytes.len())))
+}
+
+fn optional_digest(bytes: &[u8], field: &'static str) -> Parsed<Option<Digest>> {
+    if bytes.is_empty() { Ok(None) } else { digest(bytes, field).map(Some) }
 }
 
 fn known<E: TryFrom<i32>>(value: i32, field: &'static str) -> Parsed<E> {
@@ -220,7 +224,15 @@ impl TryFrom<v1::EncodeImages> for EncodeImages {
     type Error = InvalidMessage;
 
     fn try_from(work: v1::EncodeImages) -> Parsed<Self> {
-        let v1::EncodeImages { model, dataset, shard, batch, quarantine_bad_samples, tile } = work;
+        let v1::EncodeImages {
+            model,
+            dataset,
+            shard,
+            batch,
+            quarantine_bad_samples,
+            tile,
+            recipe_digest,
+        } = work;
         if batch == 0 || tile == 0 {
             return Err(InvalidMessage::new("image work", "without a batch or a tile"));
         }
@@ -231,6 +243,7 @@ impl TryFrom<v1::EncodeImages> for EncodeImages {
             batch,
             tile,
             quarantine_bad_samples,
+            recipe: optional_digest(&recipe_digest, "digest of the recipe")?,
         })
     }
 }
@@ -262,7 +275,8 @@ impl TryFrom<v1::Assignment> for Assignment {
     type Error = InvalidMessage;
 
     fn try_from(assignment: v1::Assignment) -> Parsed<Self> {
-        let v1::Assignment { run, unit, token, work, memory } = assignment;
+        let v1::Assignment { run, unit, token, work, memory, alone, set_aside, set_aside_reason } =
+            assignment;
         let work = match present(work, "work")? {
             v1::assignment::Work::EncodeTexts(work) => AssignedWork::EncodeTexts(work.try_into()?),
             v1::assignment::Work::EncodeImages(work) => {
@@ -276,6 +290,9 @@ impl TryFrom<v1::Assignment> for Assignment {
             token: FencingToken(token),
             work,
             memory: present(memory, "memory")?.try_into()?,
+            alone,
+            set_aside: set_aside.into_iter().map(Shard::try_from).collect::<Parsed<_>>()?,
+            set_aside_reason,
         })
     }
 }
@@ -334,6 +351,8 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             inputs,
             account_json,
             rows_per_dispatch,
+            inline_blob,
+            images,
         } = result;
         let v1::InputDigests { samples } = inputs.unwrap_or_default();
         let blob = Blob {
@@ -349,14 +368,24 @@ impl TryFrom<v1::UnitResult> for UnitResult {
             timing: timing.unwrap_or_default().into(),
             cached,
             reading: reading.unwrap_or_default().into(),
-            samples: if samples.is_empty() {
-                None
-            } else {
-                Some(digest(&samples, "digest of the samples")?)
-            },
+            samples: optional_digest(&samples, "digest of the samples")?,
             account: account(&account_json)?,
             rows_per_dispatch,
+            inline: inline_blob,
+            images: images.unwrap_or_default().into(),
         })
+    }
+}
+
+impl From<v1::ImageCounts> for ImageCounts {
+    fn from(counts: v1::ImageCounts) -> Self {
+        let v1::ImageCounts { decoded, from_cache, cache_bytes, cache_limit_bytes } = counts;
+        Self {
+            decoded,
+            from_cache,
+            cache_bytes: ByteCount::bytes(cache_bytes),
+            cache_limit_bytes: ByteCount::bytes(cache_limit_bytes),
+        }
     }
 }
 

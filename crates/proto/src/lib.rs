@@ -12,8 +12,8 @@ mod tests;
 mod to_wire;
 
 pub use connection::{
-    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, MESSAGE_LIMIT_BYTES, TRANSFER_TIMEOUT, connect,
-    connect_unix, server,
+    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES,
+    TRANSFER_TIMEOUT, connect, connect_unix, server,
 };
 pub use from_wire::{InvalidMessage, run_state};
 pub use status::{Refusal, RefusalCode};
@@ -23,17 +23,20 @@ pub use to_wire::wire_run_state;
 /// depend on the crates that decide.
 pub mod domain {
     pub use orchestrator_plan::{
-        DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SliceOffer, SourceKind,
-        TextSet,
+        DatasetSource, Direction, EncodeImages, EncodeTexts, MOST_TOWERS, ModelSource, SliceOffer,
+        SourceKind, TextSet, recipe,
     };
     pub use orchestrator_run::{
-        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-        UnitResult,
+        AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts,
+        QuarantinedSample, Timing, UnitResult,
     };
 }
 
-/// Version of the messages and of their meaning. Both sides must be equal.
-pub const PROTOCOL_VERSION: u32 = 2;
+/// Version of the messages and of their meaning.
+pub const PROTOCOL_VERSION: u32 = 3;
+
+/// Oldest version that this build still speaks. A release keeps the one before its own.
+pub const PROTOCOL_MIN: u32 = 3;
 
 /// Generated from `proto/orchestrator/v1`.
 pub mod v1 {

@@ -8,8 +8,8 @@ use orchestrator_plan::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, SourceKind, TextSet,
 };
 use orchestrator_run::{
-    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts, QuarantinedSample,
+    Timing, UnitResult,
 };
 use orchestrator_types::{
     ByteCount, Component, DeviceId, Digest, FencingToken, MemoryTerms, OnOom, Phase, Precision,
@@ -73,8 +73,16 @@ fn work() -> impl Strategy<Value = AssignedWork> {
     let encode_images = (model(), dataset(), shard(), 1..99_u32, any::<bool>()).prop_map(
         |(model, dataset, shard, batch, quarantine_bad_samples)| {
             let tile = 4;
-            let work = EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples };
-            AssignedWork::EncodeImages(work)
+            let recipe = quarantine_bad_samples.then_some(dataset.manifest);
+            AssignedWork::EncodeImages(EncodeImages {
+                model,
+                dataset,
+                shard,
+                batch,
+                tile,
+                quarantine_bad_samples,
+                recipe,
+            })
         },
     );
     let direction = prop::sample::select(vec![
@@ -193,7 +201,16 @@ proptest! {
     #[test]
     fn assignments_cross_the_wire(work in work(), memory in memory(), unit: u32, token: u64) {
         let (unit, token) = (UnitId(unit), FencingToken(token));
-        let sent = Assignment { run: run_id(), unit, token, work, memory };
+        let sent = Assignment {
+            run: run_id(),
+            unit,
+            token,
+            work,
+            memory,
+            alone: unit.0 % 2 == 0,
+            set_aside: vec![Shard { start: 3, end: 5 }],
+            set_aside_reason: "why".into(),
+        };
         let received = Assignment::try_from(v1::Assignment::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));
     }
@@ -207,6 +224,8 @@ proptest! {
         cached: bool,
         account in prop::option::of(account()),
         rows_per_dispatch: u32,
+        inline in prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
+        images in any::<[u64; 4]>(),
     ) {
         let quarantined = samples
             .into_iter()
@@ -229,6 +248,13 @@ proptest! {
             samples: digests.1,
             account,
             rows_per_dispatch,
+            inline,
+            images: ImageCounts {
+                decoded: images[0],
+                from_cache: images[1],
+                cache_bytes: ByteCount::bytes(images[2]),
+                cache_limit_bytes: ByteCount::bytes(images[3]),
+            },
         };
         let received = UnitResult::try_from(v1::UnitResult::from(sent.clone()));
         prop_assert_eq!(received, Ok(sent));

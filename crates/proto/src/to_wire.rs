@@ -6,8 +6,8 @@ use orchestrator_plan::{
     TextSet,
 };
 use orchestrator_run::{
-    AssignedRank, AssignedWork, Assignment, ExecutorReading, QuarantinedSample, RunState, Timing,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, ExecutorReading, ImageCounts, QuarantinedSample,
+    RunState, Timing, UnitResult,
 };
 use orchestrator_types::{
     ByteCount, Component, FailureClass, MemoryTerms, OnOom, Precision, Shard,
@@ -138,7 +138,8 @@ impl From<EncodeTexts> for v1::EncodeTexts {
 
 impl From<EncodeImages> for v1::EncodeImages {
     fn from(work: EncodeImages) -> Self {
-        let EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples } = work;
+        let EncodeImages { model, dataset, shard, batch, tile, quarantine_bad_samples, recipe } =
+            work;
         Self {
             model: Some(model.into()),
             dataset: Some(dataset.into()),
@@ -146,6 +147,7 @@ impl From<EncodeImages> for v1::EncodeImages {
             batch,
             quarantine_bad_samples,
             tile,
+            recipe_digest: recipe.map_or_else(Vec::new, |digest| digest.as_bytes().to_vec()),
         }
     }
 }
@@ -171,7 +173,9 @@ impl From<AssignedRank> for v1::Rank {
 }
 
 impl From<Assignment> for v1::Assignment {
-    fn from(Assignment { run, unit, token, work, memory }: Assignment) -> Self {
+    fn from(assignment: Assignment) -> Self {
+        let Assignment { run, unit, token, work, memory, alone, set_aside, set_aside_reason } =
+            assignment;
         let work = match work {
             AssignedWork::EncodeTexts(work) => v1::assignment::Work::EncodeTexts(work.into()),
             AssignedWork::EncodeImages(work) => v1::assignment::Work::EncodeImages(work.into()),
@@ -183,6 +187,9 @@ impl From<Assignment> for v1::Assignment {
             token: token.0,
             work: Some(work),
             memory: Some(memory.into()),
+            alone,
+            set_aside: set_aside.into_iter().map(Into::into).collect(),
+            set_aside_reason,
         }
     }
 }
@@ -219,6 +226,8 @@ impl From<UnitResult> for v1::UnitResult {
             samples,
             account,
             rows_per_dispatch,
+            inline,
+            images,
         } = result;
         let json = |account: Account| {
             serde_json::to_vec(&account).expect("an account is always valid JSON")
@@ -237,6 +246,20 @@ impl From<UnitResult> for v1::UnitResult {
             }),
             account_json: account.map_or_else(Vec::new, json),
             rows_per_dispatch,
+            inline_blob: inline,
+            images: Some(images.into()),
+        }
+    }
+}
+
+impl From<ImageCounts> for v1::ImageCounts {
+    fn from(counts: ImageCounts) -> Self {
+        let ImageCounts { decoded, from_cache, cache_bytes, cache_limit_bytes } = counts;
+        Self {
+            decoded,
+            from_cache,
+            cache_bytes: cache_bytes.as_u64(),
+            cache_limit_bytes: cache_limit_bytes.as_u64(),
         }
     }
 }

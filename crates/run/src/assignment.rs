@@ -20,6 +20,12 @@ pub struct Assignment {
     pub work: AssignedWork,
     /// How much memory it may use, and what follows when it is refused.
     pub memory: MemoryTerms,
+    /// Computed by an executor that has computed nothing else.
+    pub alone: bool,
+    /// Positions that are neither read nor computed; encodings of images only.
+    pub set_aside: Vec<Shard>,
+    /// What is told of them.
+    pub set_aside_reason: String,
 }
 
 /// A unit's work with its inputs named by content instead of by unit.
@@ -84,6 +90,25 @@ pub struct UnitResult {
     /// Rows that went through the tower at once; 0 where no tower was asked.
     #[serde(default)]
     pub rows_per_dispatch: u32,
+    /// The blob itself, where it is so small that it travels and is stored with the result.
+    #[serde(skip)]
+    pub inline: Option<Vec<u8>>,
+    /// Where its images came from. Results of before it was counted have zeros.
+    #[serde(default)]
+    pub images: ImageCounts,
+}
+
+/// Where an attempt's images came from, and the node's cache of decoded samples as it saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageCounts {
+    /// Read and decoded, or found to be unreadable.
+    pub decoded: u64,
+    /// Served from the cache.
+    pub from_cache: u64,
+    /// Most that the attempt saw in the cache, which all executors of the node share.
+    pub cache_bytes: ByteCount,
+    /// The cache never holds more; zero where there is none.
+    pub cache_limit_bytes: ByteCount,
 }
 
 /// Bytes stored by their content.

@@ -8,30 +8,39 @@
 //! - committed, failed and cancelled are absorbing;
 //! - a unit is granted only when everything that it needs is committed;
 //! - a run that has ended has no live attempt and no open unit, and grants nothing;
-//! - every live attempt has a deadline: its session's lease.
+//! - every live attempt has a deadline: its session's lease;
+//! - a unit has one live attempt, or two when the first is slow and the run nearly over: the first
+//!   result counts and revokes the other.
 //!
 //! Absent on purpose: clocks, stores, networks, and the results themselves.
 
 mod assignment;
+mod grant;
+mod hunt;
+mod needs;
+mod pace;
+mod queue;
 mod retry;
 mod run;
 mod samples;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod unit;
 mod validate;
 
 pub use assignment::{
-    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, QuarantinedSample, Timing,
-    UnitResult,
+    AssignedRank, AssignedWork, Assignment, Blob, ExecutorReading, ImageCounts, QuarantinedSample,
+    Timing, UnitResult,
 };
+pub use pace::Stragglers;
 pub use retry::{COUNTED_ATTEMPTS, INFRASTRUCTURE_ATTEMPTS, Millis, backoff};
 pub use run::Run;
 pub use samples::{OtherSamples, SampleDigests};
-pub use unit::{Attempt, Committed, UnitOutcome};
+pub use unit::{Asker, Attempt, Committed, Terms, UnitOutcome};
 pub use validate::validate;
 
-use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, SliceId, UnitId};
+use orchestrator_types::{FailureClass, FencingToken, SessionId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// A fact that reaches the run.
@@ -39,12 +48,8 @@ use serde::{Deserialize, Serialize};
 pub enum Event {
     /// A slice has nothing to do.
     SliceFree {
-        /// The worker's life that asks.
-        session: SessionId,
-        /// The slice that would run the unit.
-        slice: SliceId,
-        /// What the plan lets this slice hold.
-        components: Vec<Component>,
+        /// Which one, and what it may run.
+        asker: Asker,
         /// The token that a grant would carry: never used before.
         token: FencingToken,
     },
@@ -66,10 +71,20 @@ pub enum Event {
         /// For people.
         message: String,
     },
-    /// A worker's session ended: goodbye, silence or a broken connection, all the same.
+    /// A worker's session ended: silence, a broken connection or a restart, all the same.
     SessionLost {
         /// The session.
         session: SessionId,
+    },
+    /// A worker leaves on purpose and hands back what it has.
+    Released {
+        /// Its session.
+        session: SessionId,
+    },
+    /// Nobody is left to compute anything, and nobody has come for long.
+    Deserted {
+        /// For people.
+        message: String,
     },
     /// A user wants the run to end.
     Cancel,
@@ -91,13 +106,12 @@ pub enum Command {
         /// The late attempt.
         token: FencingToken,
     },
-    /// Tell the worker to stop this attempt.
-    Revoke {
-        /// Who runs it.
-        session: SessionId,
-        /// The attempt.
-        token: FencingToken,
-    },
+    /// Tell the worker to stop this attempt: it no longer counts.
+    Revoke(Attempt),
+    /// The attempt's worker handed it back: its unit is as before.
+    Release(Attempt),
+    /// The attempt was a probe and is over: nothing of its result is kept.
+    Note(Attempt),
     /// An attempt failed; the unit is retried unless `last`.
     Failure {
         /// The attempt that failed.

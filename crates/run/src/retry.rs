@@ -1,6 +1,6 @@
 //! When, and how often, a unit is tried again.
 
-/// Attempts that may fail for a reason of the unit's own before it is given up.
+/// Attempts that may fail for a defect of ours before a unit is given up.
 pub const COUNTED_ATTEMPTS: u32 = 4;
 
 /// Attempts that may be lost with their worker before the unit is given up. Losing a worker says
@@ -16,6 +16,11 @@ impl Millis {
     #[must_use]
     pub const fn after(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds from `earlier` to `self`; 0 if it is later.
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 

@@ -1,83 +1,103 @@
-//! [`Run`]: the units of one plan and the attempts on them.
+//! [`Run`]: the state machine itself.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use orchestrator_plan::{Plan, Unit, UnitRange};
-use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, SliceId, UnitId};
+use orchestrator_plan::{Plan, Unit};
+use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitId};
 
 use crate::{
-    Attempt, Command, Committed, Event, Millis, RunState, UnitOutcome, backoff,
-    unit::{Failures, UnitState},
+    Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
+    grant::Group,
+    hunt::Next,
+    needs::Needs,
+    pace::Pace,
+    queue::Queue,
+    trouble::Trouble,
+    unit::UnitState,
 };
 
-/// A range of units that others wait for.
-#[derive(Clone, Debug)]
-struct Needed {
-    /// Its units that are not committed yet.
-    missing: usize,
-    /// Who waits.
-    by: Vec<UnitId>,
-}
-
-/// One execution of a plan. See the crate's documentation for its invariants.
+/// One run. See the crate's documentation for its invariants.
 #[derive(Clone, Debug)]
 pub struct Run {
-    plan: Arc<Plan>,
-    units: Vec<UnitState>,
-    /// Units whose inputs are committed and whose backoff is over, by order of preference.
-    ready: BTreeSet<(Component, UnitId)>,
-    /// Units whose inputs are committed, by the end of their backoff.
-    delayed: BTreeSet<(Millis, UnitId)>,
-    /// Every range that some unit needs.
-    needed: BTreeMap<UnitRange, Needed>,
-    /// Those of more than one unit: few, while single ones are as many as shards.
-    wide: Vec<UnitRange>,
-    live: BTreeMap<FencingToken, Attempt>,
-    open: usize,
-    /// Some committed unit leaves samples out.
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) stragglers: Stragglers,
+    pub(crate) units: Vec<UnitState>,
+    pub(crate) queue: Queue,
+    pub(crate) live: BTreeMap<FencingToken, Attempt>,
+    /// Live attempts of each unit that has some.
+    live_units: BTreeMap<UnitId, u32>,
+    pub(crate) troubled: BTreeMap<UnitId, Trouble>,
+    pub(crate) groups: BTreeMap<GroupId, Group>,
+    pub(crate) pace: Pace,
+    needs: Needs,
+    /// Units that have not ended.
+    pub(crate) open: usize,
+    /// Of those, by component.
+    open_of: BTreeMap<Component, usize>,
+    /// Whether a committed result left out samples.
     set_aside: bool,
     state: RunState,
 }
 
 impl Run {
-    /// A run of `plan` in which the units of `committed` need not be computed again. A plan whose
-    /// every unit is committed gives a run that has ended at once.
+    /// A run of `plan` of which `committed` is known already.
     pub fn new(plan: Arc<Plan>, committed: &BTreeMap<UnitId, Committed>) -> Self {
-        let mut needed: BTreeMap<UnitRange, Needed> = BTreeMap::new();
+        let mut open_of = BTreeMap::new();
         for unit in &plan.units {
-            for need in &unit.needs {
-                let entry = Needed { missing: need.len(), by: Vec::new() };
-                needed.entry(*need).or_insert(entry).by.push(unit.id);
-            }
+            *open_of.entry(unit.component()).or_default() += 1;
         }
-        let wide = needed.keys().copied().filter(|range| range.len() != 1).collect();
         let mut run = Self {
-            units: vec![UnitState::Open(Failures::default()); plan.units.len()],
-            open: plan.units.len(),
-            ready: BTreeSet::new(),
-            delayed: BTreeSet::new(),
+            stragglers: Stragglers::default(),
+            units: vec![UnitState::Open; plan.units.len()],
+            queue: Queue::default(),
             live: BTreeMap::new(),
+            live_units: BTreeMap::new(),
+            troubled: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            pace: Pace::default(),
+            needs: Needs::new(&plan),
+            open: plan.units.len(),
+            open_of,
             set_aside: false,
             state: RunState::Running,
-            needed,
-            wide,
             plan,
         };
-        let ids: Vec<UnitId> = run.plan.units.iter().map(|unit| unit.id).collect();
-        for id in &ids {
-            if let Some(Committed { token, set_aside }) = committed.get(id) {
-                run.set_aside |= *set_aside;
-                run.end_unit(*id, UnitOutcome::Committed(*token));
-            }
+        for (unit, Committed { token, set_aside }) in committed {
+            run.set_aside |= *set_aside;
+            run.end_unit(*unit, UnitOutcome::Committed(*token));
         }
-        for id in ids {
-            run.offer(id);
+        for index in 0..run.plan.units.len() {
+            run.offer(run.plan.units[index].id);
         }
         run.state = run.derived_state();
         run
+    }
+
+    /// The same run, with other terms for slow attempts.
+    #[must_use]
+    pub fn with_stragglers(mut self, stragglers: Stragglers) -> Self {
+        self.stragglers = stragglers;
+        self
+    }
+
+    /// Takes over an attempt of an earlier life of the coordinator. `false` if its unit has ended:
+    /// then it is fenced.
+    #[must_use = "an attempt that is not taken over is fenced"]
+    pub fn take_over(&mut self, attempt: Attempt) -> bool {
+        let unit = attempt.unit;
+        let Some(UnitState::Open | UnitState::Leased) = self.units.get(unit.0 as usize) else {
+            return false;
+        };
+        if self.state != RunState::Running {
+            return false;
+        }
+        self.queue.take(&self.plan, unit);
+        self.units[unit.0 as usize] = UnitState::Leased;
+        self.insert_live(attempt);
+        true
     }
 
     /// The plan that is being run.
@@ -91,11 +111,8 @@ impl Run {
     }
 
     /// How the unit ended, if it has.
-    pub fn outcome(&self, unit: UnitId) -> Option<&UnitOutcome> {
-        match self.units.get(unit.0 as usize)? {
-            UnitState::Ended(outcome) => Some(outcome),
-            UnitState::Open(_) | UnitState::Leased(_) => None,
-        }
+    pub fn outcome(&self, unit: UnitId) -> Option<UnitOutcome> {
+        self.units.get(unit.0 as usize)?.outcome()
     }
 
     /// The attempts now running, by token.
@@ -105,8 +122,8 @@ impl Run {
 
     /// Components whose units have not all ended.
     pub fn open_components(&self) -> BTreeSet<Component> {
-        let open = self.plan.units.iter().filter(|unit| self.outcome(unit.id).is_none());
-        open.map(Unit::component).collect()
+        let open = self.open_of.iter().filter(|(_, open)| **open > 0);
+        open.map(|(component, _)| *component).collect()
     }
 
     /// Takes in one fact and says what follows from it.
@@ -116,12 +133,14 @@ impl Run {
             return self.step_ended(&event);
         }
         let mut commands = match event {
-            Event::SliceFree { session, slice, components, token } => {
-                self.grant(session, slice, &components, token, now)
+            Event::SliceFree { asker, token } => self.grant(asker, token, now),
+            Event::Finished { token, unit, set_aside } => {
+                self.finished(token, unit, set_aside, now)
             }
-            Event::Finished { token, unit, set_aside } => self.finished(token, unit, set_aside),
             Event::Failed { token, class, message } => self.failed(token, class, &message, now),
             Event::SessionLost { session } => self.session_lost(&session, now),
+            Event::Released { session } => self.released(&session),
+            Event::Deserted { message } => self.deserted(&message),
             Event::Cancel => return self.cancel(),
         };
         if self.open == 0 {
@@ -138,65 +157,60 @@ impl Run {
             Event::SliceFree { .. }
             | Event::Failed { .. }
             | Event::SessionLost { .. }
+            | Event::Released { .. }
+            | Event::Deserted { .. }
             | Event::Cancel => Vec::new(),
         }
     }
 
-    fn grant(
+    fn finished(
         &mut self,
-        session: SessionId,
-        slice: SliceId,
-        components: &[Component],
         token: FencingToken,
+        unit: UnitId,
+        set_aside: bool,
         now: Millis,
     ) -> Vec<Command> {
-        while let Some(&(at, unit)) = self.delayed.first() {
-            if at > now {
-                break;
-            }
-            self.delayed.pop_first();
-            self.ready.insert((self.component(unit), unit));
-        }
-        let allowed = |(component, _): &&(Component, UnitId)| components.contains(component);
-        let Some(&entry) = self.ready.iter().find(allowed) else { return Vec::new() };
-        self.ready.remove(&entry);
-        let unit = entry.1;
-        let UnitState::Open(failures) = self.units[unit.0 as usize] else {
-            unreachable!("only open units are ready")
-        };
-        let attempt = Attempt { unit, number: failures.total() + 1, token, session, slice };
-        self.units[unit.0 as usize] = UnitState::Leased(failures);
-        self.live.insert(token, attempt.clone());
-        vec![Command::Grant(attempt)]
-    }
-
-    fn finished(&mut self, token: FencingToken, unit: UnitId, set_aside: bool) -> Vec<Command> {
-        let Some(attempt) = self.live.get(&token).filter(|attempt| attempt.unit == unit) else {
+        let live = self.live.get(&token).filter(|attempt| attempt.unit == unit);
+        let Some(attempt) = live.cloned() else {
             return vec![self.late(token, unit)];
         };
-        let attempt = attempt.clone();
-        self.live.remove(&token);
+        self.remove_live(token);
+        if attempt.terms.probe {
+            return self.probed(attempt, now);
+        }
         self.set_aside |= set_aside;
-        self.end_unit(unit, UnitOutcome::Committed(token));
-        let waiting: Vec<UnitId> = self
-            .ranges_with(unit)
-            .filter_map(|range| self.needed.get(&range))
-            .filter(|needed| needed.missing == 0)
-            .flat_map(|needed| needed.by.iter().copied())
-            .collect();
-        for id in waiting {
+        self.pace.committed(self.planned(unit).component(), now.since(attempt.started));
+        let mut commands = vec![Command::Commit(attempt)];
+        commands.extend(self.revoke_live_of(unit));
+        let met = self.end_unit(unit, UnitOutcome::Committed(token));
+        for id in met {
             self.offer(id);
         }
-        vec![Command::Commit(attempt)]
+        commands
     }
 
     fn late(&self, token: FencingToken, unit: UnitId) -> Command {
-        match self.outcome(unit) {
-            Some(UnitOutcome::Committed(committed)) if *committed == token => {
+        match self.units.get(unit.0 as usize) {
+            Some(UnitState::Committed(committed)) if *committed == token => {
                 Command::AlreadyCommitted(unit)
             }
             _ => Command::Fence { unit, token },
         }
+    }
+
+    /// A probe's executor lived; its result does not count.
+    fn probed(&mut self, attempt: Attempt, now: Millis) -> Vec<Command> {
+        let unit = attempt.unit;
+        let next = self.troubled.entry(unit).or_default().survived();
+        let mut commands = vec![Command::Note(attempt)];
+        match next {
+            Next::Again => self.reopen(unit, now, 0),
+            Next::GiveUp => {
+                let message = "it ends its executor, but none of its samples does alone";
+                commands.extend(self.give_up(unit, FailureClass::Crash, message.to_owned()));
+            }
+        }
+        commands
     }
 
     fn failed(
@@ -206,74 +220,116 @@ impl Run {
         message: &str,
         now: Millis,
     ) -> Vec<Command> {
-        let Some(attempt) = self.live.remove(&token) else { return Vec::new() };
+        let Some(attempt) = self.remove_live(token) else { return Vec::new() };
         let unit = attempt.unit;
-        let UnitState::Leased(mut failures) = self.units[unit.0 as usize] else {
-            unreachable!("a live attempt's unit is leased")
-        };
-        let last = failures.add(class);
-        let mut commands =
-            vec![Command::Failure { attempt, class, message: message.to_owned(), last }];
+        let planned = &self.plan.units[unit.0 as usize];
+        let trouble = self.troubled.entry(unit).or_default();
+        let next = trouble.failed(planned, &attempt, class);
+        let wait = backoff(trouble.failures());
+        // While another attempt of the unit lives, there is hope.
+        let last = next == Next::GiveUp && self.live_of(unit) == 0;
+        let message = message.to_owned();
+        let failure = Command::Failure { attempt, class, message: message.clone(), last };
+        let mut commands = vec![failure];
         if last {
-            self.end_unit(unit, UnitOutcome::Failed { class, message: message.to_owned() });
-            commands.extend(self.abandon_dependents(unit));
-        } else {
-            self.units[unit.0 as usize] = UnitState::Open(failures);
-            self.delayed.insert((now.after(backoff(failures.total())), unit));
+            commands.extend(self.give_up(unit, class, message));
+        } else if self.live_of(unit) == 0 {
+            self.reopen(unit, now, wait);
         }
         commands
     }
 
+    /// Back into the queue, after `wait` milliseconds.
+    fn reopen(&mut self, unit: UnitId, now: Millis, wait: u64) {
+        self.units[unit.0 as usize] = UnitState::Open;
+        if wait == 0 {
+            self.queue.offer(&self.plan, unit);
+        } else {
+            self.queue.delay(unit, now.after(wait));
+        }
+    }
+
+    /// The unit fails, and so does what needs it.
+    fn give_up(&mut self, unit: UnitId, class: FailureClass, message: String) -> Vec<Command> {
+        self.end_unit(unit, UnitOutcome::Failed { class, message });
+        self.abandon_readers(unit)
+    }
+
     fn session_lost(&mut self, session: &SessionId, now: Millis) -> Vec<Command> {
-        let lost: Vec<FencingToken> = self
-            .live
-            .values()
-            .filter(|attempt| attempt.session == *session)
-            .map(|attempt| attempt.token)
-            .collect();
         let class = FailureClass::Infrastructure;
-        lost.into_iter()
+        self.held_by(session)
+            .into_iter()
             .flat_map(|token| self.failed(token, class, "its worker was lost", now))
             .collect()
     }
 
-    fn cancel(&mut self) -> Vec<Command> {
-        let mut commands: Vec<Command> = std::mem::take(&mut self.live)
-            .into_values()
-            .map(|attempt| Command::Revoke { session: attempt.session, token: attempt.token })
-            .collect();
-        for index in 0..self.units.len() {
-            if !matches!(self.units[index], UnitState::Ended(_)) {
-                let unit = self.plan.units[index].id;
-                self.end_unit(unit, UnitOutcome::Cancelled);
-                commands.push(Command::Abandon { unit, outcome: UnitOutcome::Cancelled });
+    /// Work handed back on purpose says nothing about the unit.
+    fn released(&mut self, session: &SessionId) -> Vec<Command> {
+        let mut commands = Vec::new();
+        for token in self.held_by(session) {
+            let Some(attempt) = self.remove_live(token) else { continue };
+            let unit = attempt.unit;
+            commands.push(Command::Release(attempt));
+            if self.live_of(unit) == 0 {
+                self.reopen(unit, Millis(0), 0);
             }
         }
-        self.ready.clear();
-        self.delayed.clear();
+        commands
+    }
+
+    /// Every open unit fails; a resume opens them again.
+    fn deserted(&mut self, message: &str) -> Vec<Command> {
+        let mut commands = Vec::new();
+        let left: Vec<FencingToken> = self.live.keys().copied().collect();
+        commands.extend(
+            left.into_iter().filter_map(|token| self.remove_live(token)).map(Command::Revoke),
+        );
+        for index in 0..self.units.len() {
+            if !self.units[index].is_ended() {
+                let unit = self.plan.units[index].id;
+                let (class, message) = (FailureClass::Infrastructure, message.to_owned());
+                let outcome = UnitOutcome::Failed { class, message };
+                self.end_unit(unit, outcome.clone());
+                commands.push(Command::Abandon { unit, outcome });
+            }
+        }
+        self.queue.clear();
+        commands
+    }
+
+    fn held_by(&self, session: &SessionId) -> Vec<FencingToken> {
+        let held = self.live.values().filter(|attempt| attempt.session == *session);
+        held.map(|attempt| attempt.token).collect()
+    }
+
+    fn cancel(&mut self) -> Vec<Command> {
+        let mut commands: Vec<Command> =
+            std::mem::take(&mut self.live).into_values().map(Command::Revoke).collect();
+        self.live_units.clear();
+        for index in 0..self.units.len() {
+            if !self.units[index].is_ended() {
+                let unit = self.plan.units[index].id;
+                self.end_unit(unit, UnitOutcome::Cancelled);
+            }
+        }
+        self.queue.clear();
         self.state = RunState::Cancelled;
         commands.push(Command::End(RunState::Cancelled));
         commands
     }
 
     /// Ends every unit that can no longer get its inputs, however far down the line.
-    fn abandon_dependents(&mut self, failed: UnitId) -> Vec<Command> {
+    fn abandon_readers(&mut self, failed: UnitId) -> Vec<Command> {
         let mut commands = Vec::new();
         let mut causes = vec![failed];
         while let Some(cause) = causes.pop() {
-            let blocked: Vec<UnitId> = self
-                .plan
-                .units
-                .iter()
-                .filter(|unit| unit.needs.iter().any(|need| need.contains(cause)))
-                .map(|unit| unit.id)
-                .filter(|unit| self.outcome(*unit).is_none())
-                .collect();
-            for unit in blocked {
-                let outcome = UnitOutcome::Failed {
-                    class: FailureClass::Invalid,
-                    message: format!("it needs unit {cause}, which failed"),
-                };
+            let readers: Vec<UnitId> = self.needs.readers(cause).collect();
+            for unit in readers {
+                if self.units[unit.0 as usize].is_ended() {
+                    continue;
+                }
+                let message = format!("it needs unit {cause}, which failed");
+                let outcome = UnitOutcome::Failed { class: FailureClass::Invalid, message };
                 self.end_unit(unit, outcome.clone());
                 commands.push(Command::Abandon { unit, outcome });
                 causes.push(unit);
@@ -282,49 +338,83 @@ impl Run {
         commands
     }
 
-    fn end_unit(&mut self, unit: UnitId, outcome: UnitOutcome) {
+    /// Gives the units that have all their inputs with it.
+    fn end_unit(&mut self, unit: UnitId, outcome: UnitOutcome) -> Vec<UnitId> {
         debug_assert!(self.outcome(unit).is_none(), "ended units stay ended");
-        if matches!(outcome, UnitOutcome::Committed(_)) {
-            let ranges: Vec<UnitRange> = self.ranges_with(unit).collect();
-            for range in ranges {
-                if let Some(needed) = self.needed.get_mut(&range) {
-                    needed.missing -= 1;
-                }
-            }
-        }
-        self.units[unit.0 as usize] = UnitState::Ended(outcome);
+        let committed = matches!(outcome, UnitOutcome::Committed(_));
+        let met = if committed { self.needs.committed(unit) } else { Vec::new() };
+        self.queue.take(&self.plan, unit);
+        self.troubled.remove(&unit);
+        self.units[unit.0 as usize] = outcome.into();
         self.open -= 1;
-    }
-
-    /// Ranges that may be needed and hold `unit`.
-    fn ranges_with(&self, unit: UnitId) -> impl Iterator<Item = UnitRange> {
-        let single = UnitRange { start: unit.0, end: unit.0 + 1 };
-        let wide = self.wide.iter().copied();
-        wide.filter(move |range| range.contains(unit)).chain([single])
+        let component = self.planned(unit).component();
+        if let Some(open) = self.open_of.get_mut(&component) {
+            *open -= 1;
+        }
+        met
     }
 
     /// Makes a unit ready if its inputs are there and nobody has it.
     fn offer(&mut self, id: UnitId) {
-        let open = matches!(self.units[id.0 as usize], UnitState::Open(_));
-        let needs = &self.plan.units[id.0 as usize].needs;
-        if open && needs.iter().all(|need| self.needed[need].missing == 0) {
-            self.ready.insert((self.component(id), id));
+        if matches!(self.units[id.0 as usize], UnitState::Open) && self.needs.are_met(id) {
+            self.queue.offer(&self.plan, id);
         }
     }
 
-    fn component(&self, unit: UnitId) -> Component {
-        self.plan.units[unit.0 as usize].component()
+    pub(crate) fn insert_live(&mut self, attempt: Attempt) {
+        *self.live_units.entry(attempt.unit).or_default() += 1;
+        if let Some(group) = self.planned(attempt.unit).group {
+            let home = attempt.node.clone();
+            let entry = self.groups.entry(group).or_insert(Group { live: 0, home: home.clone() });
+            (entry.live, entry.home) = (entry.live + 1, home);
+        }
+        self.live.insert(attempt.token, attempt);
+    }
+
+    fn remove_live(&mut self, token: FencingToken) -> Option<Attempt> {
+        let attempt = self.live.remove(&token)?;
+        if let Some(live) = self.live_units.get_mut(&attempt.unit) {
+            *live -= 1;
+            if *live == 0 {
+                self.live_units.remove(&attempt.unit);
+            }
+        }
+        if let Some(group) = self.planned(attempt.unit).group
+            && let Some(entry) = self.groups.get_mut(&group)
+        {
+            entry.live -= 1;
+        }
+        Some(attempt)
+    }
+
+    fn revoke_live_of(&mut self, unit: UnitId) -> Vec<Command> {
+        if self.live_of(unit) == 0 {
+            return Vec::new();
+        }
+        let siblings = self.live.values().filter(|attempt| attempt.unit == unit);
+        let siblings: Vec<FencingToken> = siblings.map(|attempt| attempt.token).collect();
+        let revoked = siblings.into_iter().filter_map(|token| self.remove_live(token));
+        revoked.map(Command::Revoke).collect()
+    }
+
+    pub(crate) fn live_of(&self, unit: UnitId) -> u32 {
+        self.live_units.get(&unit).copied().unwrap_or(0)
+    }
+
+    /// Attempts beside another one of their unit.
+    pub(crate) fn twins(&self) -> usize {
+        self.live.len() - self.live_units.len()
+    }
+
+    pub(crate) fn planned(&self, unit: UnitId) -> &Unit {
+        &self.plan.units[unit.0 as usize]
     }
 
     fn derived_state(&self) -> RunState {
+        let committed = |unit: &UnitState| matches!(unit, UnitState::Committed(_));
         if self.open > 0 {
             RunState::Running
-        } else if !self.set_aside
-            && self
-                .units
-                .iter()
-                .all(|unit| matches!(unit, UnitState::Ended(UnitOutcome::Committed(_))))
-        {
+        } else if !self.set_aside && self.units.iter().all(committed) {
             RunState::Complete
         } else {
             RunState::Incomplete

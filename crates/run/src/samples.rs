@@ -44,8 +44,15 @@ impl SampleDigests {
 
     /// Takes up what a committed result was computed from; the first one of a shard decides.
     pub fn add(&mut self, unit: &Unit, result: &UnitResult) {
-        if let Some((work, digest)) = read(unit, result) {
-            self.0.entry(key(work)).or_insert(digest);
+        if let Some(samples) = result.samples {
+            self.learn(unit, samples);
+        }
+    }
+
+    /// See [`Self::add`]; for a result of which only this is known.
+    pub fn learn(&mut self, unit: &Unit, samples: Digest) {
+        if let Work::EncodeImages(work) = &unit.work {
+            self.0.entry(key(work)).or_insert(samples);
         }
     }
 }

@@ -13,8 +13,8 @@ use orchestrator_types::{
 use proptest::prelude::*;
 
 use crate::{
-    Blob, COUNTED_ATTEMPTS, Command, Committed, Event, ExecutorReading, Millis, Run, RunState,
-    SampleDigests, Timing, UnitOutcome, UnitResult, backoff, validate,
+    Asker, Blob, Command, Committed, Event, ExecutorReading, ImageCounts, Millis, Run, RunState,
+    SampleDigests, Stragglers, Timing, UnitOutcome, UnitResult, backoff, validate,
 };
 
 const ALL: [Component; 3] = [Component::Text, Component::Vision, Component::Score];
@@ -49,6 +49,7 @@ fn plan(images: u32) -> Arc<Plan> {
             batch: 4,
             tile: 4,
             quarantine_bad_samples: true,
+            recipe: None,
         };
         units.push((Work::EncodeImages(work), Vec::new()));
     }
@@ -71,7 +72,7 @@ fn plan(images: u32) -> Arc<Plan> {
     let units = (0..)
         .map(UnitId)
         .zip(units)
-        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4 })
+        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4, turn: 0, group: None })
         .collect();
     Arc::new(Plan {
         schema: PLAN_SCHEMA.into(),
@@ -94,13 +95,19 @@ fn session(number: u8) -> SessionId {
     format!("session-{number}").parse().unwrap()
 }
 
-fn ask(number: u8, token: u64) -> Event {
-    Event::SliceFree {
+/// A slice of a host of its own, in a cluster with other hosts.
+fn asker(number: u8) -> Asker {
+    Asker {
         session: session(number),
-        slice: format!("node.{number}").parse().unwrap(),
+        node: format!("node-{number}").parse().unwrap(),
+        slice: format!("node-{number}.0").parse().unwrap(),
         components: ALL.to_vec(),
-        token: FencingToken(token),
+        elsewhere: ALL.to_vec(),
     }
+}
+
+fn ask(number: u8, token: u64) -> Event {
+    Event::SliceFree { asker: asker(number), token: FencingToken(token) }
 }
 
 /// A step of a random history; indices are taken modulo what there is.
@@ -111,6 +118,7 @@ enum Act {
     FinishStale(u64),
     Fail(usize, FailureClass),
     Lose(u8),
+    Release(u8),
     Wait(u16),
     Cancel,
 }
@@ -128,6 +136,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (0..40_u64).prop_map(Act::FinishStale),
         2 => (any::<usize>(), class).prop_map(|(index, class)| Act::Fail(index, class)),
         1 => (0..3_u8).prop_map(Act::Lose),
+        1 => (0..3_u8).prop_map(Act::Release),
         3 => any::<u16>().prop_map(Act::Wait),
         1 => Just(Act::Cancel),
     ]
@@ -145,7 +154,8 @@ struct Observed {
 impl Observed {
     fn new(images: u32) -> Self {
         Self {
-            run: Run::new(plan(images), &BTreeMap::new()),
+            run: Run::new(plan(images), &BTreeMap::new())
+                .with_stragglers(Stragglers { least_ms: 5_000 }),
             now: Millis(0),
             next_token: 1,
             commits: BTreeMap::new(),
@@ -178,6 +188,7 @@ impl Observed {
                 message: "planted".into(),
             },
             Act::Lose(number) => Event::SessionLost { session: session(*number) },
+            Act::Release(number) => Event::Released { session: session(*number) },
             Act::Wait(ms) => {
                 self.now = self.now.after(u64::from(*ms));
                 return;
@@ -213,28 +224,34 @@ impl Observed {
                 let live = before.live().get(token).map(|attempt| attempt.unit);
                 assert_ne!(live, Some(*unit), "fenced a live attempt on its own unit");
             }
-            Command::Revoke { .. } | Command::Failure { .. } | Command::Abandon { .. } => {}
+            Command::Revoke(attempt) | Command::Release(attempt) | Command::Note(attempt) => {
+                assert!(before.live().contains_key(&attempt.token), "ended a dead attempt");
+                assert!(!self.run.live().contains_key(&attempt.token), "it lives on");
+            }
+            Command::Failure { .. } | Command::Abandon { .. } => {}
         }
     }
 
     fn check_state(&self) {
         for (unit, token) in &self.commits {
-            assert_eq!(self.run.outcome(*unit), Some(&UnitOutcome::Committed(*token)));
+            assert_eq!(self.run.outcome(*unit), Some(UnitOutcome::Committed(*token)));
         }
         assert_eq!(self.ended.is_some(), self.run.state() != RunState::Running);
         if self.ended.is_some() {
             assert!(self.run.live().is_empty(), "an ended run has no live attempt");
+            assert_eq!(self.run.twins(), 0);
             assert!(self.run.open_components().is_empty(), "an ended run has no open unit");
         }
     }
 
     /// After the faults stop: an honest worker brings the run to its end.
     fn drain(&mut self) {
-        for _ in 0..10_000 {
+        for turn in 0..10_000_u32 {
             if self.run.state() != RunState::Running {
                 return;
             }
-            self.apply(&Act::Ask(0));
+            // Two hosts: one alone may be the one that a unit failed on.
+            self.apply(&Act::Ask((turn % 2) as u8));
             self.apply(&Act::Finish(0));
             self.apply(&Act::Wait(1_000));
         }
@@ -299,6 +316,8 @@ fn samples(digest: &[u8]) -> UnitResult {
         samples: Some(Digest::of(digest)),
         account: None,
         rows_per_dispatch: 0,
+        inline: None,
+        images: ImageCounts::default(),
     }
 }
 
@@ -350,38 +369,165 @@ fn other_bytes_behind_one_path_are_found_by_shard() {
 #[test]
 fn a_slice_gets_only_units_of_its_components() {
     let mut run = Run::new(plan(1), &BTreeMap::new());
-    let vision_only = Event::SliceFree {
-        session: session(1),
-        slice: "node.1".parse().unwrap(),
-        components: vec![Component::Vision],
-        token: FencingToken(1),
-    };
+    let asker = Asker { components: vec![Component::Vision], ..asker(1) };
+    let vision_only = Event::SliceFree { asker, token: FencingToken(1) };
     let commands = run.step(vision_only.clone(), Millis(0));
     assert!(matches!(&commands[..], [Command::Grant(attempt)] if attempt.unit == UnitId(1)));
     assert_eq!(run.step(vision_only, Millis(0)), []);
 }
 
+/// Grants the only unit that this slice gets, and lets it fail.
+fn fail_next(run: &mut Run, number: u8, token: u64, class: FailureClass) -> Vec<Command> {
+    let now = Millis(token * 20_000);
+    let commands = run.step(ask(number, token), now);
+    let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+    assert_eq!(attempt.unit, UnitId(0));
+    let (token, message) = (attempt.token, "killed by signal 9".to_owned());
+    run.step(Event::Failed { token, class, message }, now)
+}
+
 #[test]
-fn a_unit_that_crashes_its_executor_is_given_up_with_what_depends_on_it() {
+fn texts_that_kill_two_executors_run_alone_and_are_then_given_up_with_what_needs_them() {
     let mut run = Run::new(plan(1), &BTreeMap::new());
-    let mut now = Millis(0);
-    let mut ended = Vec::new();
-    for token in 1..=u64::from(COUNTED_ATTEMPTS) {
-        let commands = run.step(ask(0, token), now);
-        let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
-        assert_eq!(attempt.unit, UnitId(0));
-        let failed = Event::Failed {
-            token: FencingToken(token),
-            class: FailureClass::Crash,
-            message: "killed by signal 9".into(),
-        };
-        ended = run.step(failed, now);
-        now = now.after(20_000);
+    for token in [1, 2] {
+        let failed = fail_next(&mut run, token as u8, token, FailureClass::Crash);
+        assert!(matches!(&failed[..], [Command::Failure { last: false, attempt, .. }]
+            if !attempt.terms.alone));
     }
-    assert!(matches!(&ended[0], Command::Failure { last: true, .. }));
+    let ended = fail_next(&mut run, 1, 3, FailureClass::Crash);
+    assert!(matches!(&ended[0], Command::Failure { last: true, attempt, .. }
+        if attempt.terms.alone));
     let abandoned = ended.iter().filter(|command| matches!(command, Command::Abandon { .. }));
     assert_eq!(abandoned.count(), 2, "both rankings need the texts");
     assert_eq!(run.state(), RunState::Running, "the images can still be encoded");
+}
+
+#[test]
+fn a_unit_that_failed_on_one_host_is_tried_on_another_and_believed_then() {
+    let mut run = Run::new(plan(0), &BTreeMap::new());
+    let failed = fail_next(&mut run, 1, 1, FailureClass::Invalid);
+    assert!(matches!(&failed[..], [Command::Failure { last: false, .. }]));
+    assert_eq!(run.step(ask(1, 2), Millis(60_000)), [], "not on the same host again");
+    let failed = fail_next(&mut run, 2, 4, FailureClass::Invalid);
+    assert!(matches!(&failed[0], Command::Failure { last: true, .. }));
+
+    let mut run = Run::new(plan(0), &BTreeMap::new());
+    let asker = Asker { elsewhere: Vec::new(), ..asker(1) };
+    let commands = run.step(Event::SliceFree { asker, token: FencingToken(1) }, Millis(0));
+    assert_eq!(commands.len(), 1);
+    let (token, class) = (FencingToken(1), FailureClass::Invalid);
+    let failed = run.step(Event::Failed { token, class, message: "no".into() }, Millis(0));
+    assert!(matches!(&failed[0], Command::Failure { last: true, .. }), "nobody else to ask");
+}
+
+/// A run in which images are the only units left, and image 2 kills whoever computes it.
+#[test]
+fn a_sample_that_kills_its_executor_is_set_aside_and_the_rest_counts() {
+    let mut run = Run::new(plan(1), &committed(1, None));
+    let mut result = None;
+    for token in 10..100_u64 {
+        let now = Millis(token * 20_000);
+        let commands = run.step(ask((token % 3) as u8, token), now);
+        let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+        assert_eq!(attempt.unit, UnitId(1));
+        let terms = attempt.terms.clone();
+        let aside = |row: usize| terms.set_aside.iter().any(|part| part.range().contains(&row));
+        let (token, unit) = (attempt.token, attempt.unit);
+        let event = if aside(2) {
+            let set_aside = !terms.set_aside.is_empty();
+            Event::Finished { token, unit, set_aside }
+        } else {
+            Event::Failed { token, class: FailureClass::Crash, message: "signal 9".into() }
+        };
+        let commands = run.step(event, now);
+        if let Some(Command::Commit(attempt)) = commands.first() {
+            result = Some(attempt.terms.clone());
+            break;
+        }
+    }
+    let terms = result.expect("the unit is committed without the sample");
+    assert!(terms.alone && !terms.probe);
+    assert_eq!(terms.set_aside, [Shard { start: 2, end: 3 }]);
+}
+
+/// Commits units 0 to 4 in a second each and leaves the last image to host 1.
+fn run_with_a_straggler() -> (Run, FencingToken) {
+    let mut run =
+        Run::new(plan(12), &committed(1, None)).with_stragglers(Stragglers { least_ms: 10_000 });
+    let vision = |number| Asker { components: vec![Component::Vision], ..asker(number) };
+    let mut straggler = None;
+    for token in 1..=12_u64 {
+        let event = Event::SliceFree { asker: vision(1), token: FencingToken(token) };
+        let commands = run.step(event, Millis(0));
+        let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+        if token == 1 {
+            straggler = Some(attempt.token);
+            continue;
+        }
+        let (token, unit) = (attempt.token, attempt.unit);
+        let event = Event::Finished { token, unit, set_aside: false };
+        assert_eq!(run.step(event, Millis(1_000)).len(), 1);
+    }
+    for token in 20.. {
+        let commands = run.step(ask(1, token), Millis(1_000));
+        let [Command::Grant(attempt)] = commands.as_slice() else { break };
+        let (token, unit) = (attempt.token, attempt.unit);
+        drop(run.step(Event::Finished { token, unit, set_aside: false }, Millis(1_000)));
+    }
+    (run, straggler.unwrap())
+}
+
+#[test]
+fn a_straggler_gets_one_twin_on_another_host_and_the_first_result_counts() {
+    let (mut run, straggler) = run_with_a_straggler();
+    let unit = run.live()[&straggler].unit;
+    assert_eq!(run.step(ask(2, 100), Millis(9_999)), [], "not slow yet");
+    assert_eq!(run.step(ask(1, 101), Millis(10_000)), [], "not on the same host");
+    let commands = run.step(ask(2, 102), Millis(10_000));
+    assert!(matches!(&commands[..], [Command::Grant(attempt)] if attempt.unit == unit));
+    assert_eq!(run.step(ask(3, 103), Millis(99_000)), [], "one twin");
+    let token = FencingToken(102);
+    let commands = run.step(Event::Finished { token, unit, set_aside: false }, Millis(11_000));
+    assert!(matches!(&commands[..2], [Command::Commit(winner), Command::Revoke(loser)]
+        if winner.token == token && loser.token == straggler));
+    let late =
+        run.step(Event::Finished { token: straggler, unit, set_aside: false }, Millis(12_000));
+    assert_eq!(late, [Command::Fence { unit, token: straggler }]);
+}
+
+#[test]
+fn the_failure_of_a_twin_leaves_the_other_attempt() {
+    let (mut run, straggler) = run_with_a_straggler();
+    let unit = run.live()[&straggler].unit;
+    drop(run.step(ask(2, 102), Millis(10_000)));
+    for token in [FencingToken(102)] {
+        let class = FailureClass::Crash;
+        let failed = run.step(Event::Failed { token, class, message: "x".into() }, Millis(10_000));
+        assert!(matches!(&failed[..], [Command::Failure { last: false, .. }]));
+    }
+    let event = Event::Finished { token: straggler, unit, set_aside: false };
+    assert!(matches!(&run.step(event, Millis(10_001))[0], Command::Commit(_)));
+}
+
+#[test]
+fn attempts_of_an_earlier_life_are_taken_over_and_work_that_was_handed_back_is_given_out_again() {
+    let mut before = Run::new(plan(1), &BTreeMap::new());
+    let commands = before.step(ask(1, 1), Millis(5));
+    let [Command::Grant(attempt)] = commands.as_slice() else { panic!("{commands:?}") };
+    let mut run = Run::new(plan(1), &BTreeMap::new());
+    assert!(run.take_over(attempt.clone()));
+    let next = run.step(ask(2, 2), Millis(0));
+    assert!(matches!(&next[..], [Command::Grant(other)] if other.unit != attempt.unit));
+    let released = run.step(Event::Released { session: session(1) }, Millis(1));
+    assert_eq!(released, [Command::Release(attempt.clone())]);
+    let next = run.step(ask(3, 3), Millis(1));
+    assert!(
+        matches!(&next[..], [Command::Grant(again)]
+        if again.unit == attempt.unit && again.number == 1),
+        "it counts against no unit"
+    );
+    let mut ended = Run::new(plan(1), &committed(1, None));
+    assert!(!ended.take_over(attempt.clone()), "its unit is committed");
 }
 
 #[test]
@@ -390,4 +536,21 @@ fn waits_double_up_to_ten_seconds() {
         (1..=8).map(backoff).collect::<Vec<_>>(),
         [200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]
     );
+}
+
+#[test]
+fn units_of_one_component_are_granted_in_the_order_of_their_turns() {
+    let mut turned = (*plan(4)).clone();
+    for (unit, turn) in turned.units.iter_mut().zip([0, 9, 3, 7, 3]) {
+        unit.turn = turn;
+    }
+    let mut run = Run::new(Arc::new(turned), &BTreeMap::new());
+    let mut granted = Vec::new();
+    for token in 1..=5 {
+        for command in run.step(ask(0, token), Millis(0)) {
+            let Command::Grant(attempt) = command else { unreachable!("nothing else is due") };
+            granted.push(attempt.unit.0);
+        }
+    }
+    assert_eq!(granted, [0, 2, 4, 3, 1], "texts first, then images by turn and id");
 }

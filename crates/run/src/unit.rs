@@ -1,6 +1,38 @@
 //! One unit's life.
 
-use orchestrator_types::{FailureClass, FencingToken, SessionId, SliceId, UnitId};
+use orchestrator_types::{
+    Component, FailureClass, FencingToken, NodeName, SessionId, Shard, SliceId, UnitId,
+};
+
+use crate::Millis;
+
+/// Who asks for a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The worker's life that asks.
+    pub session: SessionId,
+    /// Its host.
+    pub node: NodeName,
+    /// The slice that would run the unit.
+    pub slice: SliceId,
+    /// What the plan lets this slice hold.
+    pub components: Vec<Component>,
+    /// What slices of other hosts hold: a unit that failed here may be tried there.
+    pub elsewhere: Vec<Component>,
+}
+
+/// How an attempt differs from the plain computation of its unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Computed by an executor that has computed nothing else.
+    pub alone: bool,
+    /// Positions that are neither read nor computed.
+    pub set_aside: Vec<Shard>,
+    /// What is told of them.
+    pub reason: String,
+    /// Only whether the executor survives matters: the result is not kept.
+    pub probe: bool,
+}
 
 /// One try of a unit, live until it is committed, failed or revoked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +45,16 @@ pub struct Attempt {
     pub token: FencingToken,
     /// Who runs it.
     pub session: SessionId,
+    /// On which host.
+    pub node: NodeName,
     /// Where it runs.
     pub slice: SliceId,
+    /// When it was granted, or taken over by this coordinator.
+    pub started: Millis,
+    /// How it is computed.
+    pub terms: Terms,
+    /// Whether slices of other hosts could have run it too, when it was granted.
+    pub elsewhere: bool,
 }
 
 /// What a run must know of a result that counts.
@@ -42,46 +82,53 @@ pub enum UnitOutcome {
     Cancelled,
 }
 
-/// State of a unit inside [`crate::Run`].
+/// State of a unit inside [`crate::Run`]: sixteen bytes, for there may be millions.
 #[derive(Clone, Debug)]
 pub(crate) enum UnitState {
     /// Not running: waiting for inputs, for a slice or for its backoff.
-    Open(Failures),
-    /// One live attempt.
-    Leased(Failures),
+    Open,
+    /// At least one live attempt.
+    Leased,
     /// Absorbing.
-    Ended(UnitOutcome),
+    Committed(FencingToken),
+    /// Absorbing. Boxed: rare, and large.
+    Failed(Box<(FailureClass, String)>),
+    /// Absorbing.
+    Cancelled,
 }
 
-/// Failed attempts so far.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Failures {
-    /// Failures that say something about the unit.
-    pub counted: u32,
-    /// Attempts lost with their worker.
-    pub infrastructure: u32,
-}
-
-impl Failures {
-    pub(crate) const fn total(self) -> u32 {
-        self.counted + self.infrastructure
+impl UnitState {
+    pub(crate) fn outcome(&self) -> Option<UnitOutcome> {
+        match self {
+            Self::Open | Self::Leased => None,
+            Self::Committed(token) => Some(UnitOutcome::Committed(*token)),
+            Self::Failed(failure) => {
+                let (class, message) = failure.as_ref().clone();
+                Some(UnitOutcome::Failed { class, message })
+            }
+            Self::Cancelled => Some(UnitOutcome::Cancelled),
+        }
     }
 
-    /// Adds one failure; `true` if no further attempt may follow.
-    pub(crate) fn add(&mut self, class: FailureClass) -> bool {
-        match class {
-            FailureClass::Invalid => {
-                self.counted += 1;
-                true
-            }
-            FailureClass::Infrastructure => {
-                self.infrastructure += 1;
-                self.infrastructure >= crate::INFRASTRUCTURE_ATTEMPTS
-            }
-            FailureClass::Resource | FailureClass::Crash | FailureClass::Internal => {
-                self.counted += 1;
-                self.counted >= crate::COUNTED_ATTEMPTS
-            }
+    pub(crate) const fn is_ended(&self) -> bool {
+        matches!(self, Self::Committed(_) | Self::Failed(_) | Self::Cancelled)
+    }
+}
+
+impl From<UnitOutcome> for UnitState {
+    fn from(outcome: UnitOutcome) -> Self {
+        match outcome {
+            UnitOutcome::Committed(token) => Self::Committed(token),
+            UnitOutcome::Failed { class, message } => Self::Failed(Box::new((class, message))),
+            UnitOutcome::Cancelled => Self::Cancelled,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_million_units_stay_small() {
+        assert!(size_of::<super::UnitState>() <= 16);
     }
 }

@@ -62,6 +62,10 @@ pub struct ModelFacts {
     pub tokenizer_blake3: Digest,
     /// Resize, crop and normalisation in one line; equal lines prepare equal pixels.
     pub preprocess: String,
+    /// The same without what is done to numbers: equal lines give equal bytes. Facts of before it
+    /// was told have none.
+    #[serde(default)]
+    pub crop: String,
     /// Width and height of an input image, pixels.
     pub image_size: u32,
     /// Longest text, tokens.

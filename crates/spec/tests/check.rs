@@ -38,6 +38,7 @@ fn model() -> ModelFacts {
         weights_blake3: Digest::of(b"weights"),
         tokenizer_blake3: Digest::of(b"tokenizer"),
         preprocess: "resize 112, crop 112".to_owned(),
+        crop: "resize 112, crop 112".to_owned(),
         image_size: 112,
         context: 32,
         embedding_width: 256,

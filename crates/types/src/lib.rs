@@ -11,6 +11,7 @@ mod data_root;
 mod device;
 mod digest;
 mod failure;
+mod health;
 mod ids;
 mod memory;
 mod precision;
@@ -25,6 +26,7 @@ pub use data_root::below_data_root;
 pub use device::{DeviceId, ParseDeviceIdError};
 pub use digest::{Digest, ParseDigestError};
 pub use failure::FailureClass;
+pub use health::{DeviceNews, DeviceUse, ProcessUse, XidClass};
 pub use ids::{
     DataRootName, DatasetName, FencingToken, NodeName, ParseNameError, RunId, SampleId, SessionId,
     SliceId, TrialId, UnitId,

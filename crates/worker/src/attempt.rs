@@ -5,10 +5,10 @@
 //! (revoked, or its session is over), or the agent stops. Stopping is no failure of the unit's: the
 //! coordinator gives it to somebody else when the session is over, which it finds out by itself.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use orchestrator_proto::{
-    Refusal, RefusalCode,
+    INLINE_LIMIT_BYTES, Refusal, RefusalCode,
     domain::{AssignedWork, Assignment, UnitResult},
     v1,
 };
@@ -121,14 +121,18 @@ impl Attempt<'_> {
         }
     }
 
-    /// Computes and stages; the blob stays here until the pin is dropped.
+    /// Computes and stages, if the blob is not so small that it travels with the result; the blob stays here until the pin is dropped.
     async fn produce(&mut self, assignment: Assignment) -> Result<(UnitResult, Pin), Failure> {
         let assignment = self.admitted(assignment).await?;
         let inputs = self.inputs(&assignment.work).await?;
-        let result = self.execute(assignment).await?;
+        let mut result = self.execute(assignment).await?;
         drop(inputs);
         let output = self.host.blobs.add(result.blob.digest, result.blob.size_bytes);
         let (client, path) = (&self.host.client, output.path());
+        if result.blob.size_bytes.as_u64() < INLINE_LIMIT_BYTES {
+            result.inline = Some(inline(&path).await?);
+            return Ok((result, output));
+        }
         let call = || client.stage(result.blob, &path);
         let staged = until_answered(self.backoff, "stage", call).await;
         staged.map_err(|error| self.failed_transfer("the result cannot be staged", &error))?;
@@ -239,6 +243,15 @@ impl Attempt<'_> {
         }
         Failure::transfer(what, error)
     }
+}
+
+/// A blob that travels with its result.
+async fn inline(path: &Path) -> Result<Vec<u8>, Failure> {
+    tokio::fs::read(path).await.map_err(|source| {
+        let path = path.to_owned();
+        let error = TransferError::File { action: "read", path, source };
+        Failure::transfer("the result cannot be handed in", &error)
+    })
 }
 
 /// Does a part of an attempt, unless the coordinator takes it back or the agent stops first.

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use orchestrator_plan::{Homeless, Placement, Plan, Rank, UnitRange, Work};
 use orchestrator_run::{
     AssignedRank, AssignedWork, Assignment, Attempt, Command, Committed, Millis, Run, RunState,
-    SampleDigests, UnitOutcome, UnitResult,
+    SampleDigests, Stragglers, Terms, UnitOutcome, UnitResult,
 };
-use orchestrator_types::{DatasetName, Digest, FencingToken, RunId, Shard, SliceId, UnitId};
+use orchestrator_types::{
+    Component, DatasetName, Digest, FencingToken, NodeName, RunId, SessionId, Shard, SliceId,
+    UnitId,
+};
 
 use super::{CommitOutcome, Outbox, progress::Tally};
 use crate::{
     event::{Live, RunEvent},
-    store::{RunKey, Store, StoreError, UnitRow, UnitStage},
+    store::{CommittedRow, LeaseRow, RunKey, Store, StoreError},
 };
 
 /// A run in work.
@@ -22,8 +25,10 @@ pub(super) struct ActiveRun {
     pub run: Run,
     /// What each connected slice may hold.
     pub placed: BTreeMap<SliceId, Placement>,
-    /// Granted and never reported by their worker, with the time of the grant.
-    pub untaken: BTreeMap<FencingToken, Millis>,
+    /// The hosts that may run each component.
+    homes: BTreeMap<Component, BTreeSet<NodeName>>,
+    /// When each live attempt was granted.
+    pub granted: BTreeMap<FencingToken, Granted>,
     pub progress: Tally,
     /// The component that no slice could hold when that was last looked at.
     pub homeless: Option<Homeless>,
@@ -38,6 +43,19 @@ pub(super) struct ActiveRun {
     known_slices: BTreeSet<SliceId>,
 }
 
+/// The grant of a live attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    /// By the wall clock, in milliseconds since 1970.
+    pub at_unix_ms: i64,
+    /// By ours.
+    pub at: Millis,
+    /// Whether its worker has spoken of it.
+    pub taken: bool,
+    /// Whether an earlier life of the coordinator granted it.
+    pub inherited: bool,
+}
+
 /// Where a turn writes.
 pub(super) struct Book<'a> {
     pub store: &'a Store,
@@ -48,7 +66,7 @@ pub(super) struct Book<'a> {
 /// What a command means for the caller.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Granted(Attempt),
+    Granted,
     Commit(CommitOutcome),
 }
 
@@ -58,38 +76,99 @@ impl ActiveRun {
         id: RunId,
         key: RunKey,
         plan: Plan,
-        units: &[UnitRow],
+        lost: &BTreeSet<Digest>,
         store: &Store,
+        stragglers: Stragglers,
     ) -> Result<Self, StoreError> {
         let plan = std::sync::Arc::new(plan);
-        let committed = units
-            .iter()
-            .filter(|row| row.stage == UnitStage::Committed)
-            .filter_map(|row| {
-                let set_aside = !row.result.as_ref()?.quarantined.is_empty();
-                Some((row.unit, Committed { token: row.token?, set_aside }))
-            })
-            .collect();
+        let (mut committed, mut blobs) = (BTreeMap::new(), vec![None; plan.units.len()]);
+        let (mut progress, mut samples) = (Tally::new(&plan), SampleDigests::default());
+        store.committed(key, |row| {
+            let CommittedRow { unit: id, token, blob, samples: read, set_aside } = row;
+            if lost.contains(&blob) {
+                return;
+            }
+            committed.insert(id, Committed { token, set_aside });
+            blobs[id.0 as usize] = Some(blob);
+            let unit = &plan.units[id.0 as usize];
+            progress.commit(unit.component(), unit.rows);
+            read.into_iter().for_each(|read| samples.learn(unit, read));
+        })?;
         let mut active = Self {
             id,
             key,
-            run: Run::new(plan.clone(), &committed),
+            run: Run::new(plan.clone(), &committed).with_stragglers(stragglers),
             placed: BTreeMap::new(),
-            untaken: BTreeMap::new(),
-            progress: Tally::new(&plan),
+            homes: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            progress,
             homeless: None,
-            samples: SampleDigests::default(),
+            samples,
             next_sequence: store.next_sequence(key)?,
-            blobs: vec![None; plan.units.len()],
+            blobs,
             quarantined: BTreeSet::new(),
             known_slices: store.slices(key)?.into_iter().collect(),
         };
-        for row in units.iter().filter(|row| row.stage == UnitStage::Committed) {
-            if let Some(result) = &row.result {
-                active.add_result(row.unit, result);
+        for (unit, result) in store.set_aside(key)? {
+            if committed.contains_key(&unit) {
+                active.add_quarantined(unit, &result);
             }
         }
         Ok(active)
+    }
+
+    /// Takes over the attempts of an earlier life of the coordinator. Gives the sessions that hold
+    /// them.
+    pub(super) fn take_over(
+        &mut self,
+        now: Millis,
+        store: &Store,
+    ) -> Result<Vec<(SessionId, NodeName)>, StoreError> {
+        let mut holders = Vec::new();
+        for lease in store.leases(self.key)? {
+            let LeaseRow { token, unit, number, session, node, slice, leased_unix_ms, probe } =
+                lease;
+            let holder = (session.clone(), node.clone());
+            let (started, terms, elsewhere) = (now, Terms::default(), false);
+            let attempt =
+                Attempt { unit, number, token, session, node, slice, started, terms, elsewhere };
+            // What a probe would show is not known any more.
+            if probe || !self.run.take_over(attempt) {
+                store.end_lease(token)?;
+                continue;
+            }
+            let granted =
+                Granted { at_unix_ms: leased_unix_ms, at: now, taken: false, inherited: true };
+            self.granted.insert(token, granted);
+            holders.push(holder);
+        }
+        Ok(holders)
+    }
+
+    /// Takes in where components may run.
+    pub(super) fn place(&mut self, placements: Vec<Placement>) {
+        self.homes.clear();
+        for placement in &placements {
+            for component in &placement.components {
+                self.homes.entry(*component).or_default().insert(placement.node.clone());
+            }
+        }
+        self.placed =
+            placements.into_iter().map(|placement| (placement.slice.clone(), placement)).collect();
+    }
+
+    /// Its worker has spoken of the attempt.
+    pub(super) fn take(&mut self, token: FencingToken) {
+        if let Some(granted) = self.granted.get_mut(&token) {
+            (granted.taken, granted.inherited) = (true, false);
+        }
+    }
+
+    /// Components that hosts other than `node` may run.
+    pub(super) fn elsewhere(&self, node: &NodeName) -> Vec<Component> {
+        let others = |homes: &BTreeSet<NodeName>| homes.iter().any(|home| home != node);
+        let homes = self.homes.iter().filter(|(_, homes)| others(homes));
+        homes.map(|(component, _)| *component).collect()
     }
 
     pub(super) fn committed(&self) -> u32 {
@@ -103,11 +182,17 @@ impl ActiveRun {
     }
 
     /// Keeps what later units need of a result; returns samples that were not told before.
-    fn add_result(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
-        self.blobs[unit.0 as usize] = Some(result.blob.digest);
-        let unit = &self.run.plan().units[unit.0 as usize];
+    fn add_result(&mut self, id: UnitId, result: &UnitResult) -> Vec<RunEvent> {
+        self.blobs[id.0 as usize] = Some(result.blob.digest);
+        let unit = &self.run.plan().units[id.0 as usize];
         self.progress.commit(unit.component(), unit.rows);
         self.samples.add(unit, result);
+        self.add_quarantined(id, result)
+    }
+
+    /// Remembers samples that were set aside; returns those that were not told before.
+    fn add_quarantined(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
+        let unit = &self.run.plan().units[unit.0 as usize];
         let Work::EncodeImages(work) = &unit.work else { return Vec::new() };
         let dataset = &work.dataset.name;
         let fresh = result
@@ -144,10 +229,10 @@ impl ActiveRun {
     ) -> Result<Option<Answer>, StoreError> {
         match command {
             Command::Grant(attempt) => {
-                book.store.lease_unit(self.key, &attempt, book.at)?;
-                let Attempt { unit, number, token, session: _, slice } = attempt.clone();
+                book.store.lease(self.key, &attempt, book.at)?;
+                let Attempt { unit, number, token, slice, .. } = attempt.clone();
                 self.record(RunEvent::UnitLeased { unit, attempt: number, slice, token }, book)?;
-                Ok(Some(Answer::Granted(attempt)))
+                Ok(Some(Answer::Granted))
             }
             Command::Commit(attempt) => {
                 let result = result.expect("a unit is finished with its result");
@@ -159,11 +244,12 @@ impl ActiveRun {
             }
             Command::Fence { unit, token } => {
                 self.record(RunEvent::LateResult { unit, token }, book)?;
+                self.compare(unit, token, result, book)?;
                 Ok(Some(Answer::Commit(CommitOutcome::Fenced)))
             }
             Command::Failure { attempt, class, message, last } => {
-                let Attempt { unit, number, token, session: _, slice } = attempt;
-                self.untaken.remove(&token);
+                self.end_attempt(attempt.token, book)?;
+                let Attempt { unit, number, slice, .. } = attempt;
                 book.store.fail_unit(self.key, unit, class, &message, last, book.at)?;
                 let (attempt, slice) = (number, Some(slice));
                 let event = RunEvent::UnitFailed { unit, attempt, slice, class, message, last };
@@ -175,9 +261,16 @@ impl ActiveRun {
                 let event = RunEvent::UnitFailed { unit, attempt, slice, class, message, last };
                 self.record(event, book).map(|()| None)
             }
-            // Cancelled units end with their run, in one statement. Revoked attempts are told at
-            // the worker's next heartbeat, because they are no longer live.
-            Command::Abandon { .. } | Command::Revoke { .. } => Ok(None),
+            // Cancelled units end with their run, in one statement.
+            Command::Abandon { .. } => Ok(None),
+            // Told at the worker's next heartbeat, because it is no longer live.
+            Command::Revoke(attempt) | Command::Release(attempt) => {
+                self.end_attempt(attempt.token, book).map(|()| None)
+            }
+            Command::Note(attempt) => {
+                self.end_attempt(attempt.token, book)?;
+                Ok(Some(Answer::Commit(CommitOutcome::Noted)))
+            }
             Command::End(state) => self.end(state, book).map(|()| None),
         }
     }
@@ -188,14 +281,38 @@ impl ActiveRun {
         result: &UnitResult,
         book: &mut Book<'_>,
     ) -> Result<(), StoreError> {
-        book.store.commit_unit(self.key, &attempt, result, book.at)?;
-        let Attempt { unit, number: _, token, session: _, slice } = attempt;
-        self.untaken.remove(&token);
+        let granted = self.granted.remove(&attempt.token).map(|granted| granted.at_unix_ms);
+        book.store.commit_unit(self.key, &attempt, granted, result, book.at)?;
+        let Attempt { unit, slice, .. } = attempt;
         let quarantined = self.add_result(unit, result);
         let UnitResult { rows, timing, cached, .. } = result;
         let (rows, total_ms, cached) = (*rows, timing.total_ms, *cached);
         self.record(RunEvent::UnitCommitted { unit, slice, rows, total_ms, cached }, book)?;
         quarantined.into_iter().try_for_each(|event| self.record(event, book))
+    }
+
+    fn end_attempt(&mut self, token: FencingToken, book: &mut Book<'_>) -> Result<(), StoreError> {
+        self.granted.remove(&token);
+        book.store.end_lease(token)
+    }
+
+    /// Tells when a late result has other bytes than the one that counts: then hardware or build
+    /// is not to be trusted, or two kinds of GPU round differently.
+    fn compare(
+        &mut self,
+        unit: UnitId,
+        token: FencingToken,
+        late: Option<&UnitResult>,
+        book: &mut Book<'_>,
+    ) -> Result<(), StoreError> {
+        let committed = self.blobs.get(unit.0 as usize).copied().flatten();
+        match (committed, late.map(|late| late.blob.digest)) {
+            (Some(committed), Some(late)) if committed != late => {
+                tracing::warn!(run = %self.id, %unit, %token, "two attempts gave different bytes");
+                self.record(RunEvent::Divergence { unit, token, committed, late }, book)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn end(&mut self, state: RunState, book: &mut Book<'_>) -> Result<(), StoreError> {
@@ -234,6 +351,9 @@ impl ActiveRun {
             token: attempt.token,
             work,
             memory: self.run.plan().memory.clone(),
+            alone: attempt.terms.alone,
+            set_aside: attempt.terms.set_aside.clone(),
+            set_aside_reason: attempt.terms.reason.clone(),
         }
     }
 

@@ -1,10 +1,6 @@
 //! What the driver is asked, and the way in.
 
-use std::{
-    collections::BTreeSet,
-    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use orchestrator_plan::{Inventory, Plan, SliceOffer};
 use orchestrator_proto::{Refusal, RefusalCode};
@@ -12,7 +8,13 @@ use orchestrator_run::{Assignment, UnitResult};
 use orchestrator_types::{
     Digest, FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId,
 };
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
+    time::timeout,
+};
 
 use crate::{life::Life, store::Submission, view::Snapshot};
 
@@ -38,9 +40,13 @@ pub(crate) enum Request {
     Register(Registration, Reply<Registered>),
     /// Answered with the reported attempts that must stop.
     Heartbeat(SessionId, Vec<AttemptReport>, Reply<Vec<FencingToken>>),
-    Lease(LeaseCall, Reply<Option<Assignment>>),
-    Commit(Box<FinishedUnit>, Reply<CommitOutcome>),
+    /// Answered with nothing when the wait is over.
+    Lease(LeaseCall, Reply<Vec<Assignment>>),
+    /// Answered in the same order.
+    Commit(SessionId, Vec<FinishedUnit>, Reply<Vec<CommitOutcome>>),
     Fail(FailedUnit, Reply<()>),
+    /// A session ends on purpose, for this reason.
+    Goodbye(SessionId, String, Reply<()>),
 }
 
 /// A run to store and start.
@@ -69,16 +75,20 @@ pub(crate) struct Resumed {
 /// A worker that wants to work. Versions were compared already.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
+    pub session: SessionId,
     pub node: NodeName,
     pub slices: Vec<SliceOffer>,
     pub libtorch: String,
+    /// Attempts that it still has.
+    pub held: Vec<FencingToken>,
 }
 
 /// What a worker must know to keep its session.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
-    pub session: SessionId,
     pub epoch: u64,
+    /// Of the held attempts, those that still count.
+    pub keep: Vec<FencingToken>,
     pub heartbeat_ms: u32,
     pub lease_ms: u32,
 }
@@ -98,12 +108,13 @@ pub(crate) struct LeaseCall {
     pub slice: SliceId,
     pub request_id: String,
     pub wait_ms: u64,
+    /// Units wanted, at least one.
+    pub count: u32,
 }
 
 /// A result whose blob is staged.
 #[derive(Clone, Debug)]
 pub(crate) struct FinishedUnit {
-    pub session: SessionId,
     pub run: RunId,
     pub unit: UnitId,
     pub token: FencingToken,
@@ -121,7 +132,7 @@ pub(crate) struct FailedUnit {
 }
 
 /// What became of a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CommitOutcome {
     /// It counts.
     Committed,
@@ -129,18 +140,22 @@ pub(crate) enum CommitOutcome {
     AlreadyCommitted,
     /// It came too late.
     Fenced,
+    /// It came from a probe: that it came is all that counts.
+    Noted,
+    /// It cannot be true, and this is why; its attempt has failed.
+    Refused(String),
 }
 
 /// The handlers' end of the driver's channel.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverHandle {
-    requests: SyncSender<Request>,
+    requests: mpsc::Sender<Request>,
     life: Life,
 }
 
 /// The driver's channel.
-pub(crate) fn handle(life: Life) -> (DriverHandle, Receiver<Request>) {
-    let (requests, receiver) = sync_channel(QUEUE);
+pub(crate) fn handle(life: Life) -> (DriverHandle, mpsc::Receiver<Request>) {
+    let (requests, receiver) = mpsc::channel(QUEUE);
     (DriverHandle { requests, life }, receiver)
 }
 
@@ -155,7 +170,7 @@ impl DriverHandle {
         let unavailable = |message| Refusal::new(RefusalCode::Unavailable, message);
         self.requests.try_send(request(reply)).map_err(|error| match error {
             TrySendError::Full(_) => unavailable("the coordinator is overloaded; try again"),
-            TrySendError::Disconnected(_) => {
+            TrySendError::Closed(_) => {
                 let defect = self.life.refusal();
                 defect.unwrap_or_else(|| unavailable("the coordinator is stopping"))
             }

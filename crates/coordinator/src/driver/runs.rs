@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrator_plan::Unit;
+use orchestrator_plan::{Plan, Unit};
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::{Command, Event, RunState};
 use orchestrator_types::{Digest, RunId, UnitId};
@@ -14,7 +14,7 @@ use super::{
 use crate::{
     event::RunEvent,
     results,
-    store::{StoreError, UnitRow},
+    store::{RunKey, StoreError},
 };
 
 /// The refusal of a run that is not in the store.
@@ -39,7 +39,7 @@ impl Driver {
             return Ok(Err(refusal));
         }
         let key = self.store.insert_run(&submission, self.at_unix_ms)?;
-        let active = ActiveRun::new(submission.id.clone(), key, plan, &[], &self.store)?;
+        let active = self.active(submission.id.clone(), key, plan, &BTreeSet::new())?;
         self.start(active)?;
         Ok(Ok((submission.id, submission.units)))
     }
@@ -132,13 +132,24 @@ impl Driver {
         let known = "a known run has a row and its documents";
         let (key, _) = self.store.run_state(run)?.expect(known);
         let documents = self.store.documents(run)?.expect(known);
-        let is_lost = |row: &mut UnitRow| {
-            row.result.as_ref().is_some_and(|result| lost.contains(&result.blob.digest))
-        };
-        let mut units = self.store.units(key)?;
-        let lost = units.extract_if(.., is_lost).map(|row| row.unit).collect();
-        let active = ActiveRun::new(run.clone(), key, documents.plan, &units, &self.store)?;
-        Ok(Loaded { active, build: documents.build, lost })
+        let active = self.active(run.clone(), key, documents.plan, lost)?;
+        let mut units = Vec::new();
+        if !lost.is_empty() {
+            self.store.committed(key, |row| {
+                units.extend(lost.contains(&row.blob).then_some(row.unit));
+            })?;
+        }
+        Ok(Loaded { active, build: documents.build, lost: units })
+    }
+
+    fn active(
+        &self,
+        run: RunId,
+        key: RunKey,
+        plan: Plan,
+        lost: &BTreeSet<Digest>,
+    ) -> Result<ActiveRun, StoreError> {
+        ActiveRun::new(run, key, plan, lost, &self.store, self.settings.stragglers)
     }
 
     /// Takes up every run that has not ended.
@@ -146,7 +157,7 @@ impl Driver {
         for run in self.store.running()? {
             let Loaded { active, build, .. } = self.load(&run, &BTreeSet::new())?;
             match self.same_build(&active, &build) {
-                Ok(()) => drop(self.runs.insert(run, active)),
+                Ok(()) => self.go_on_with(active)?,
                 Err(refusal) => tracing::warn!(%refusal, "an interrupted run is left alone"),
             }
         }
@@ -169,8 +180,17 @@ impl Driver {
     fn take_up(&mut self, run: &RunId) -> Result<(), StoreError> {
         if let Some((_, RunState::Running)) = self.store.run_state(run)? {
             let active = self.load(run, &BTreeSet::new())?.active;
-            self.runs.insert(run.clone(), active);
+            self.go_on_with(active)?;
         }
+        Ok(())
+    }
+
+    /// Works on a run again, with the attempts that workers still have.
+    fn go_on_with(&mut self, mut active: ActiveRun) -> Result<(), StoreError> {
+        for (session, node) in active.take_over(self.now, &self.store)? {
+            self.sessions.expect(&session, &node, self.now);
+        }
+        self.runs.insert(active.id.clone(), active);
         Ok(())
     }
 }

@@ -2,12 +2,12 @@
 
 use orchestrator_plan::Unit;
 use orchestrator_proto::{Refusal, RefusalCode};
-use orchestrator_run::{Assignment, Event, Millis, UnitResult, validate};
-use orchestrator_types::{FailureClass, FencingToken, RunId, SessionId, UnitId};
+use orchestrator_run::{Asker, Assignment, Attempt, Event, Millis, UnitResult, validate};
+use orchestrator_types::{FailureClass, FencingToken, NodeName, RunId, SessionId, UnitId};
 
 use super::{
     CommitOutcome, Driver, Registered, Registration, Reply,
-    active::{ActiveRun, Answer, Book},
+    active::{ActiveRun, Answer, Book, Granted},
     request::{AttemptReport, FailedUnit, FinishedUnit, LeaseCall},
     sessions::Answered,
 };
@@ -20,7 +20,16 @@ use crate::{
 pub(super) struct Waiting {
     call: LeaseCall,
     deadline: Millis,
-    reply: Reply<Option<Assignment>>,
+    reply: Reply<Vec<Assignment>>,
+}
+
+/// How a session ends.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    /// Silence, a restart: what it had counts as lost.
+    Lost(String),
+    /// Its worker says goodbye and hands back what it has.
+    Left(String),
 }
 
 fn session_over(session: &SessionId) -> Refusal {
@@ -28,41 +37,95 @@ fn session_over(session: &SessionId) -> Refusal {
     Refusal::new(RefusalCode::Stale, message)
 }
 
+fn name_taken(worker: &Registration) -> Refusal {
+    let message = format!(
+        "another worker has taken the name {} since; give each worker a name of its own",
+        worker.node
+    );
+    Refusal::new(RefusalCode::Invalid, message)
+}
+
 /// Whether a result can be true, and what its failure means if not: a wrong result says nothing
 /// about the unit, while other bytes behind a path stay other bytes.
 fn acceptable(
     active: &ActiveRun,
     unit: &Unit,
+    attempt: &Attempt,
     result: &UnitResult,
 ) -> Result<(), (FailureClass, String)> {
     validate(unit, result).map_err(|problem| (FailureClass::Internal, problem))?;
+    if !attempt.terms.set_aside.is_empty() {
+        // Samples that were not read have no bytes to compare.
+        return Ok(());
+    }
     let same = active.samples.check(unit, result);
     same.map_err(|error| (FailureClass::Invalid, error.to_string()))
 }
 
 impl Driver {
+    /// Takes a worker in, or in again: of what it holds, it keeps what still counts.
     pub(super) fn register(
         &mut self,
         worker: Registration,
     ) -> Result<Result<Registered, Refusal>, StoreError> {
-        for session in self.sessions.replaced_by(&worker) {
-            self.lose(&session, "it registered again")?;
+        if self.sessions.was_replaced(&worker.session) {
+            return Ok(Err(name_taken(&worker)));
         }
-        let session: SessionId = crate::fresh_name();
-        self.sessions.add(session.clone(), worker, self.now);
+        for session in self.sessions.replaced_by(&worker) {
+            self.end_session(&session, &Ending::Lost("it registered again".to_owned()))?;
+            self.sessions.note_replaced(&session);
+        }
+        self.forget_unheld(&worker)?;
+        let keep = self.still_live(&worker);
+        self.sessions.add(worker, self.now);
         self.place();
         Ok(Ok(Registered {
-            session,
             epoch: self.store.epoch(),
+            keep,
             heartbeat_ms: self.settings.heartbeat_ms,
             lease_ms: self.settings.lease_ms,
         }))
     }
 
+    /// Attempts that outlived an earlier coordinator and that their worker does not know: the reply
+    /// that granted them was lost.
+    fn forget_unheld(&mut self, worker: &Registration) -> Result<(), StoreError> {
+        let mut unheld: Vec<(RunId, FencingToken)> = Vec::new();
+        for (run, active) in &self.runs {
+            let inherited = active.granted.iter().filter(|(_, granted)| granted.inherited);
+            let own = inherited.filter(|(token, _)| {
+                let attempt = active.run.live().get(token);
+                attempt.is_some_and(|attempt| attempt.session == worker.session)
+            });
+            let unknown = own.filter(|(token, _)| !worker.held.contains(token));
+            unheld.extend(unknown.map(|(token, _)| (run.clone(), *token)));
+        }
+        self.fail_all(unheld, "its worker does not know it")
+    }
+
+    fn still_live(&mut self, worker: &Registration) -> Vec<FencingToken> {
+        let mut keep = Vec::new();
+        for token in &worker.held {
+            for active in self.runs.values_mut() {
+                let attempt = active.run.live().get(token);
+                if attempt.is_some_and(|attempt| attempt.session == worker.session) {
+                    active.take(*token);
+                    keep.push(*token);
+                }
+            }
+        }
+        keep
+    }
+
     /// The one way in which a session ends.
-    pub(super) fn lose(&mut self, session: &SessionId, reason: &str) -> Result<(), StoreError> {
+    pub(super) fn end_session(
+        &mut self,
+        session: &SessionId,
+        ending: &Ending,
+    ) -> Result<(), StoreError> {
         let Some(gone) = self.sessions.remove(session) else { return Ok(()) };
-        tracing::warn!(node = %gone.node, %session, reason, "a worker is lost");
+        let (Ending::Lost(reason) | Ending::Left(reason)) = ending;
+        tracing::warn!(node = %gone.node, %session, reason, "a worker is gone");
         for waiting in self.waiting.extract_if(.., |waiting| waiting.call.session == *session) {
             self.outbox.reply(waiting.reply, Err(session_over(session)));
         }
@@ -74,7 +137,12 @@ impl Driver {
                 let mut book =
                     Book { store: &self.store, outbox: &mut self.outbox, at: self.at_unix_ms };
                 active.record(RunEvent::WorkerLost { node, reason }, &mut book)?;
-                self.apply(&run, Event::SessionLost { session: session.clone() }, None)?;
+                let session = session.clone();
+                let event = match ending {
+                    Ending::Lost(_) => Event::SessionLost { session },
+                    Ending::Left(_) => Event::Released { session },
+                };
+                self.apply(&run, event, None)?;
             }
         }
         self.place();
@@ -89,6 +157,9 @@ impl Driver {
     ) -> Result<Vec<FencingToken>, Refusal> {
         let known = self.sessions.get_mut(session).ok_or_else(|| session_over(session))?;
         known.seen = self.now;
+        if !known.registered {
+            return Err(session_over(session));
+        }
         let mut revoked = Vec::new();
         for report in attempts {
             let live = self.runs.values_mut().find(|active| {
@@ -97,7 +168,7 @@ impl Driver {
             });
             match live {
                 Some(active) => {
-                    active.untaken.remove(&report.token);
+                    active.take(report.token);
                     active.progress.report(*report);
                 }
                 None => revoked.push(report.token),
@@ -110,20 +181,29 @@ impl Driver {
     pub(super) fn expire_untaken(&mut self, lease_ms: u64) -> Result<(), StoreError> {
         let mut expired: Vec<(RunId, FencingToken)> = Vec::new();
         for (run, active) in &self.runs {
-            let late = active.untaken.iter().filter(|(_, at)| at.after(lease_ms) <= self.now);
+            let untaken = active.granted.iter().filter(|(_, granted)| !granted.taken);
+            let late = untaken.filter(|(_, granted)| granted.at.after(lease_ms) <= self.now);
             expired.extend(late.map(|(token, _)| (run.clone(), *token)));
         }
-        for (run, token) in expired {
-            let class = FailureClass::Infrastructure;
-            let message = "its worker never reported it".to_owned();
+        self.fail_all(expired, "its worker never reported it")
+    }
+
+    fn fail_all(
+        &mut self,
+        attempts: Vec<(RunId, FencingToken)>,
+        message: &str,
+    ) -> Result<(), StoreError> {
+        for (run, token) in attempts {
+            let (class, message) = (FailureClass::Infrastructure, message.to_owned());
             self.apply(&run, Event::Failed { token, class, message }, None)?;
         }
         Ok(())
     }
 
     /// Answers a slice at once if its request was answered before; otherwise it waits its turn.
-    pub(super) fn lease(&mut self, call: LeaseCall, reply: Reply<Option<Assignment>>) {
-        let Some(session) = self.sessions.get_mut(&call.session) else {
+    pub(super) fn lease(&mut self, call: LeaseCall, reply: Reply<Vec<Assignment>>) {
+        let session = self.sessions.get(&call.session).filter(|session| session.registered);
+        let Some(session) = session else {
             return self.outbox.reply(reply, Err(session_over(&call.session)));
         };
         // Only heartbeats renew a session: one that cannot tell of its attempts is as good as lost.
@@ -132,17 +212,25 @@ impl Driver {
             return self.outbox.reply(reply, Err(Refusal::new(RefusalCode::Invalid, message)));
         }
         let answered = session.answered.get(&call.slice);
-        if let Some(same) = answered.filter(|answered| answered.request_id == call.request_id)
-            && let Some(active) = self.runs.get(&same.run)
-            && let Some(attempt) = active.run.live().get(&same.token)
-        {
-            let assignment = active.assignment(attempt);
-            return self.outbox.reply(reply, Ok(Some(assignment)));
+        if let Some(same) = answered.filter(|answered| answered.request_id == call.request_id) {
+            let assignments = self.again(same);
+            if !assignments.is_empty() {
+                return self.outbox.reply(reply, Ok(assignments));
+            }
         }
         // A slice waits once: a newer call takes the older one's place.
         self.waiting.retain(|waiting| waiting.call.slice != call.slice);
         let deadline = self.now.after(call.wait_ms);
         self.waiting.push(Waiting { call, deadline, reply });
+    }
+
+    /// What was granted, as far as it still counts.
+    fn again(&self, answered: &Answered) -> Vec<Assignment> {
+        let live = answered.attempts.iter().filter_map(|(run, token)| {
+            let active = self.runs.get(run)?;
+            Some(active.assignment(active.run.live().get(token)?))
+        });
+        live.collect()
     }
 
     /// Grants what can be granted, in the order in which slices began to wait.
@@ -151,34 +239,54 @@ impl Driver {
             if waiting.reply.is_closed() {
                 continue;
             }
-            match self.grant(&waiting.call)? {
-                Some(assignment) => self.outbox.reply(waiting.reply, Ok(Some(assignment))),
-                None if waiting.deadline <= self.now => {
-                    self.outbox.reply(waiting.reply, Ok(None));
-                }
-                None => self.waiting.push(waiting),
+            let granted = self.grant(&waiting.call)?;
+            if granted.is_empty() && waiting.deadline > self.now {
+                self.waiting.push(waiting);
+            } else {
+                self.outbox.reply(waiting.reply, Ok(granted));
             }
         }
         Ok(())
     }
 
-    /// The first unit that the slice may run, of the oldest run that has one.
-    fn grant(&mut self, call: &LeaseCall) -> Result<Option<Assignment>, StoreError> {
+    /// The first units that the slice may run, of the oldest run that has some.
+    fn grant(&mut self, call: &LeaseCall) -> Result<Vec<Assignment>, StoreError> {
+        let Some(node) = self.sessions.get(&call.session).map(|session| session.node.clone())
+        else {
+            return Ok(Vec::new());
+        };
+        let (mut assignments, mut attempts) = (Vec::new(), Vec::new());
         let runs: Vec<RunId> = self.runs.keys().cloned().collect();
         for run in runs {
-            let placement = self.runs[&run].placed.get(&call.slice);
-            let Some(components) = placement.map(|placement| placement.components.clone()) else {
-                continue;
-            };
-            let token = self.store.next_token()?;
-            let (session, slice) = (call.session.clone(), call.slice.clone());
-            let event = Event::SliceFree { session, slice, components, token };
-            if let Some(Answer::Granted(attempt)) = self.apply(&run, event, None)? {
+            let Some(asker) = self.asker(call, &run, &node) else { continue };
+            while assignments.len() < call.count.max(1) as usize {
+                let token = self.store.next_token()?;
+                let event = Event::SliceFree { asker: asker.clone(), token };
+                let Some(Answer::Granted) = self.apply(&run, event, None)? else { break };
                 self.store.use_token();
-                return self.granted(call, &run, attempt.token).map(Some);
+                assignments.push(self.granted(call, &run, token)?);
+                attempts.push((run.clone(), token));
             }
         }
-        Ok(None)
+        if let Some(session) = self.sessions.get_mut(&call.session)
+            && !attempts.is_empty()
+        {
+            let answered = Answered { request_id: call.request_id.clone(), attempts };
+            session.answered.insert(call.slice.clone(), answered);
+        }
+        Ok(assignments)
+    }
+
+    fn asker(&self, call: &LeaseCall, run: &RunId, node: &NodeName) -> Option<Asker> {
+        let active = &self.runs[run];
+        let placement = active.placed.get(&call.slice)?;
+        Some(Asker {
+            session: call.session.clone(),
+            node: node.clone(),
+            slice: call.slice.clone(),
+            components: placement.components.clone(),
+            elsewhere: active.elsewhere(node),
+        })
     }
 
     fn granted(
@@ -188,33 +296,35 @@ impl Driver {
         token: FencingToken,
     ) -> Result<Assignment, StoreError> {
         let active = self.runs.get_mut(run).expect("a run with a live attempt is active");
-        active.untaken.insert(token, self.now);
-        if let Some(session) = self.sessions.get_mut(&call.session) {
+        let (at_unix_ms, at) = (self.at_unix_ms, self.now);
+        let granted = Granted { at_unix_ms, at, taken: false, inherited: false };
+        active.granted.insert(token, granted);
+        if let Some(session) = self.sessions.get(&call.session) {
             active.know_slice(&call.slice, &session.libtorch, &self.store)?;
-            let request_id = call.request_id.clone();
-            let answered = Answered { request_id, run: run.clone(), token };
-            session.answered.insert(call.slice.clone(), answered);
         }
         Ok(active.assignment(&active.run.live()[&token]))
     }
 
+    /// Takes in a result whose blob is here.
     pub(super) fn commit(
         &mut self,
+        session: &SessionId,
         finished: &FinishedUnit,
-    ) -> Result<Result<CommitOutcome, Refusal>, StoreError> {
-        let FinishedUnit { session, run, unit, token, result } = finished;
+    ) -> Result<CommitOutcome, StoreError> {
+        let FinishedUnit { run, unit, token, result } = finished;
         let Some(active) = self.runs.get(run) else { return self.late(run, *unit, *token) };
         let attempt = active.run.live().get(token);
         if let Some(attempt) = attempt.filter(|attempt| attempt.unit == *unit) {
             if attempt.session != *session {
-                return Ok(Err(session_over(session)));
+                let message = format!("attempt {token} belongs to another session");
+                return Ok(CommitOutcome::Refused(message));
             }
             let planned = &active.run.plan().units[unit.0 as usize];
-            if let Err((class, problem)) = acceptable(active, planned, result) {
+            if let Err((class, problem)) = acceptable(active, planned, attempt, result) {
                 let message = format!("the result of unit {unit} is refused: {problem}");
                 let event = Event::Failed { token: *token, class, message: message.clone() };
                 self.apply(run, event, None)?;
-                return Ok(Err(Refusal::new(RefusalCode::Invalid, message)));
+                return Ok(CommitOutcome::Refused(message));
             }
             let slice = attempt.slice.clone();
             self.sessions.told(session, &slice, result.account.as_ref());
@@ -222,8 +332,8 @@ impl Driver {
         let set_aside = !result.quarantined.is_empty();
         let event = Event::Finished { token: *token, unit: *unit, set_aside };
         match self.apply(run, event, Some(result))? {
-            Some(Answer::Commit(outcome)) => Ok(Ok(outcome)),
-            Some(Answer::Granted(_)) | None => unreachable!("a result is always answered"),
+            Some(Answer::Commit(outcome)) => Ok(outcome),
+            Some(Answer::Granted) | None => unreachable!("a result is always answered"),
         }
     }
 
@@ -233,19 +343,19 @@ impl Driver {
         run: &RunId,
         unit: UnitId,
         token: FencingToken,
-    ) -> Result<Result<CommitOutcome, Refusal>, StoreError> {
+    ) -> Result<CommitOutcome, StoreError> {
         let Some((key, _)) = self.store.run_state(run)? else {
-            return Ok(Err(super::runs::unknown(run)));
+            return Ok(CommitOutcome::Refused(super::runs::unknown(run).message));
         };
         let row = self.store.unit(key, unit)?;
         if row.is_some_and(|row| row.stage == UnitStage::Committed && row.token == Some(token)) {
-            return Ok(Ok(CommitOutcome::AlreadyCommitted));
+            return Ok(CommitOutcome::AlreadyCommitted);
         }
         let sequence = self.store.next_sequence(key)?;
         let event = RunEvent::LateResult { unit, token };
         let recorded = self.store.append(key, sequence, event, self.at_unix_ms)?;
         self.outbox.tell(Live::Recorded(run.clone(), recorded));
-        Ok(Ok(CommitOutcome::Fenced))
+        Ok(CommitOutcome::Fenced)
     }
 
     pub(super) fn fail(&mut self, failed: FailedUnit) -> Result<Result<(), Refusal>, StoreError> {

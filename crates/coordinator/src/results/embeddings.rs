@@ -20,17 +20,17 @@ use super::{Ended, ResultsError, create, finish, predictions};
 use crate::blobs::Blobs;
 
 /// Writes the embeddings of every trial.
-pub(super) fn write(ended: &Ended, blobs: &Blobs, folder: &Path) -> Result<(), ResultsError> {
+pub(super) async fn write(ended: &Ended, blobs: &Blobs, folder: &Path) -> Result<(), ResultsError> {
     let mut files = Files { run: &ended.summary.id, folder, by_width: BTreeMap::new() };
     let source = Source { ended, blobs };
     for trial in &ended.documents.plan.trials {
         let mut written = BTreeSet::new();
         for task in &trial.tasks {
             if written.insert(task.images) {
-                source.images(trial, task, &mut files)?;
+                source.images(trial, task, &mut files).await?;
             }
             if written.insert(task.texts) {
-                source.texts(trial, task, &mut files)?;
+                source.texts(trial, task, &mut files).await?;
             }
         }
     }
@@ -67,14 +67,14 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Every image that could be read.
-    fn images(
+    async fn images(
         &self,
         trial: &TrialPlan,
         task: &TaskPlan,
         files: &mut Files<'_>,
     ) -> Result<(), ResultsError> {
         for unit in task.images.iter() {
-            let Some(blob) = self.blob(unit)? else { continue };
+            let Some(blob) = self.blob(unit).await? else { continue };
             let ids: Vec<String> = blob.samples()?;
             let (matrix, valid) = (blob.matrix()?, blob.bytes("valid")?);
             let rows = matrix.rows().zip(valid).zip(&ids);
@@ -92,14 +92,14 @@ impl Source<'_> {
     }
 
     /// Every caption, if the texts are captions whose identities are known.
-    fn texts(
+    async fn texts(
         &self,
         trial: &TrialPlan,
         task: &TaskPlan,
         files: &mut Files<'_>,
     ) -> Result<(), ResultsError> {
-        let Some(ids) = self.caption_ids(task)? else { return Ok(()) };
-        let Some((matrix, row_of)) = self.whole_texts(task.texts)? else { return Ok(()) };
+        let Some(ids) = self.caption_ids(task).await? else { return Ok(()) };
+        let Some((matrix, row_of)) = self.whole_texts(task.texts).await? else { return Ok(()) };
         for (id, row) in ids.iter().zip(row_of) {
             let values = &matrix.values[row as usize * matrix.width..][..matrix.width];
             files.push(&embedding(trial, EmbeddingKind::Text, task.task.dataset(), id, values))?;
@@ -109,12 +109,12 @@ impl Source<'_> {
 
     /// The captions are the queries of text → image, in order; none for a task without that, or
     /// where some of them were not ranked.
-    fn caption_ids(&self, task: &TaskPlan) -> Result<Option<Vec<String>>, ResultsError> {
+    async fn caption_ids(&self, task: &TaskPlan) -> Result<Option<Vec<String>>, ResultsError> {
         let ranked = task.rankings.iter().find(|one| one.direction == Direction::TextToImage);
         let Some(ranking) = ranked else { return Ok(None) };
         let mut ids = Vec::new();
         for unit in ranking.units.iter() {
-            let lines = predictions::lines(self.ended, self.blobs, unit)?;
+            let lines = predictions::lines(self.ended, self.blobs, unit).await?;
             let planned = self.ended.documents.plan.units[unit.0 as usize].rows;
             if lines.len() != planned as usize {
                 return Ok(None);
@@ -125,11 +125,14 @@ impl Source<'_> {
     }
 
     /// The distinct texts of all parts, and each text's row among them.
-    fn whole_texts(&self, units: UnitRange) -> Result<Option<(Matrix, Vec<u32>)>, ResultsError> {
+    async fn whole_texts(
+        &self,
+        units: UnitRange,
+    ) -> Result<Option<(Matrix, Vec<u32>)>, ResultsError> {
         let mut whole = Matrix { width: 0, values: Vec::new() };
         let mut row_of = Vec::new();
         for unit in units.iter() {
-            let Some(blob) = self.blob(unit)? else { return Ok(None) };
+            let Some(blob) = self.blob(unit).await? else { return Ok(None) };
             let part = blob.matrix()?;
             whole.width = part.width;
             whole.values.extend(part.values);
@@ -143,9 +146,9 @@ impl Source<'_> {
         Ok(Some((whole, row_of)))
     }
 
-    fn blob(&self, unit: UnitId) -> Result<Option<Blob>, ResultsError> {
-        let Some(result) = self.ended.result(unit) else { return Ok(None) };
-        Ok(Some(Blob { unit, bytes: self.blobs.read(result.blob.digest)?.all()? }))
+    async fn blob(&self, unit: UnitId) -> Result<Option<Blob>, ResultsError> {
+        let bytes = self.ended.blob(unit, self.blobs).await?;
+        Ok(bytes.map(|bytes| Blob { unit, bytes }))
     }
 }
 

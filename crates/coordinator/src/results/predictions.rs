@@ -21,7 +21,7 @@ pub(super) struct Line {
 }
 
 /// Writes one row for each ranked query of each task and trial.
-pub(super) fn write(
+pub(super) async fn write(
     ended: &Ended,
     blobs: &Blobs,
     sink: BufWriter<File>,
@@ -31,7 +31,7 @@ pub(super) fn write(
         for task in &trial.tasks {
             for ranking in &task.rankings {
                 for unit in ranking.units.iter() {
-                    for line in lines(ended, blobs, unit)? {
+                    for line in lines(ended, blobs, unit).await? {
                         let top: Vec<(&str, f32)> =
                             line.top_ids.iter().map(String::as_str).zip(line.top_scores).collect();
                         writer.push(&Prediction {
@@ -54,9 +54,12 @@ pub(super) fn write(
 }
 
 /// The ranked queries of a unit, in order; none if it has no result.
-pub(super) fn lines(ended: &Ended, blobs: &Blobs, unit: UnitId) -> Result<Vec<Line>, ResultsError> {
-    let Some(result) = ended.result(unit) else { return Ok(Vec::new()) };
-    let bytes = blobs.read(result.blob.digest)?.all()?;
+pub(super) async fn lines(
+    ended: &Ended,
+    blobs: &Blobs,
+    unit: UnitId,
+) -> Result<Vec<Line>, ResultsError> {
+    let Some(bytes) = ended.blob(unit, blobs).await? else { return Ok(Vec::new()) };
     let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines
         .map(|line| {

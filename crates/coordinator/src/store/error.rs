@@ -11,6 +11,18 @@ pub enum StoreError {
         /// Its folder.
         path: PathBuf,
     },
+    /// Its folder is on a file system that other hosts may write to.
+    #[error(
+        "{path} is on a network's file system ({kind}), where a store may be damaged by a cut \
+         connection or by two coordinators at once; choose a folder on a local disk, or allow it \
+         if you know that only this host uses it and that its locks work"
+    )]
+    Network {
+        /// The folder.
+        path: PathBuf,
+        /// The file system.
+        kind: &'static str,
+    },
     /// There is none.
     #[error("there is no store in {path}; nothing was run there yet")]
     Missing {

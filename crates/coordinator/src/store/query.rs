@@ -5,7 +5,9 @@ use std::{path::PathBuf, str::FromStr};
 use orchestrator_plan::{Placement, Plan};
 use orchestrator_run::{RunState, UnitResult};
 use orchestrator_spec::{Evaluation, Facts};
-use orchestrator_types::{FailureClass, FencingToken, RunId, SliceId, UnitId};
+use orchestrator_types::{
+    Digest, FailureClass, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RunKey, StoreError};
@@ -54,16 +56,28 @@ pub struct Documents {
 /// Where a unit stands in the store. A unit without a row was never leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitStage {
-    /// Waits for its next attempt.
+    /// Has failed and may be tried again.
     Open,
-    /// Was leased last; the lease itself lives in memory only.
-    Leased,
     /// Its result counts.
     Committed,
     /// Given up.
     Failed,
     /// Ended with its run.
     Cancelled,
+}
+
+/// A lease of an attempt that lived when it was stored last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseRow {
+    pub token: FencingToken,
+    pub unit: UnitId,
+    pub number: u32,
+    pub session: SessionId,
+    pub node: NodeName,
+    pub slice: SliceId,
+    pub leased_unix_ms: i64,
+    /// Its result would not be kept.
+    pub probe: bool,
 }
 
 /// What is stored of a unit.
@@ -89,6 +103,18 @@ pub struct UnitRow {
     pub result: Option<UnitResult>,
 }
 
+/// What a run must know of a unit whose result counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommittedRow {
+    pub unit: UnitId,
+    pub token: FencingToken,
+    pub blob: Digest,
+    /// Digest of the samples that were read.
+    pub samples: Option<Digest>,
+    /// Whether samples were left out.
+    pub set_aside: bool,
+}
+
 /// A slice that worked on a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceRow {
@@ -102,7 +128,8 @@ const SUMMARY: &str = "SELECT id, name, state, created_unix_ms, ended_unix_ms, e
      units, (SELECT count(*) FROM units WHERE run = key AND units.state = 'committed')
      FROM runs";
 const UNIT: &str = "SELECT unit, state, token, slice, attempts, leased_unix_ms, ended_unix_ms,
-     class, message, result FROM units";
+     class, message, result, inline FROM units
+     LEFT JOIN results ON results.id = run << 32 | unit AND state = 'committed'";
 
 fn text<T: FromStr<Err: Into<Box<dyn std::error::Error + Send + Sync>>>>(
     text: &str,
@@ -131,14 +158,28 @@ fn rows<T>(
     values: impl rusqlite::Params,
     read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
 ) -> Result<Vec<T>, StoreError> {
+    let mut found = Vec::new();
+    each(connection, sql, values, |row| {
+        found.push(read(row)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Shows `take` every row of a query.
+fn each(
+    connection: &Connection,
+    sql: &str,
+    values: impl rusqlite::Params,
+    mut take: impl FnMut(&Row<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
     let fail = || StoreError::database("be read");
     let mut statement = connection.prepare_cached(sql).map_err(fail())?;
     let mut rows = statement.query(values).map_err(fail())?;
-    let mut found = Vec::new();
     while let Some(row) = rows.next().map_err(fail())? {
-        found.push(read(row)?);
+        take(row)?;
     }
-    Ok(found)
+    Ok(())
 }
 
 fn column<T: rusqlite::types::FromSql>(row: &Row<'_>, index: usize) -> Result<T, StoreError> {
@@ -165,6 +206,11 @@ fn summary(row: &Row<'_>) -> Result<RunSummary, StoreError> {
         units: column(row, 6)?,
         committed: column(row, 7)?,
     })
+}
+
+pub(super) fn running(connection: &Connection) -> Result<Vec<RunId>, StoreError> {
+    let sql = "SELECT id FROM runs WHERE state = 'running' ORDER BY id";
+    rows(connection, sql, [], |row| run_id(&column::<String>(row, 0)?))
 }
 
 pub(super) fn run_state(
@@ -205,6 +251,83 @@ pub(super) fn units(connection: &Connection, run: RunKey) -> Result<Vec<UnitRow>
     rows(connection, &format!("{UNIT} WHERE run = ?1 ORDER BY unit"), [run.0], unit_row)
 }
 
+pub(super) fn committed(
+    connection: &Connection,
+    run: RunKey,
+    mut take: impl FnMut(CommittedRow),
+) -> Result<(), StoreError> {
+    let sql = "SELECT unit, token, blob, samples, set_aside FROM units
+         WHERE run = ?1 AND state = 'committed' ORDER BY unit";
+    each(connection, sql, [run.0], |row| {
+        take(CommittedRow {
+            unit: UnitId(column(row, 0)?),
+            token: FencingToken(column::<i64>(row, 1)?.cast_unsigned()),
+            blob: digest(row, 2)?
+                .ok_or_else(|| StoreError::row("blob of a unit")("it is missing"))?,
+            samples: digest(row, 3)?,
+            set_aside: column(row, 4)?,
+        });
+        Ok(())
+    })
+}
+
+/// A digest, borrowed from its row: there may be millions.
+fn digest(row: &Row<'_>, index: usize) -> Result<Option<Digest>, StoreError> {
+    let value = row.get_ref(index).map_err(StoreError::database("be read"))?;
+    let bytes = value.as_blob_or_null().map_err(StoreError::row("digest"))?;
+    bytes.map(|bytes| bytes.try_into().map_err(StoreError::row("digest"))).transpose()
+}
+
+pub(super) fn set_aside(
+    connection: &Connection,
+    run: RunKey,
+) -> Result<Vec<(UnitId, UnitResult)>, StoreError> {
+    let sql = "SELECT unit, result FROM units JOIN results ON results.id = run << 32 | unit
+         WHERE run = ?1 AND state = 'committed' AND set_aside";
+    rows(connection, sql, [run.0], |row| {
+        Ok((UnitId(column(row, 0)?), json(&column::<String>(row, 1)?, "result of a unit")?))
+    })
+}
+
+/// A blob that is stored with the result of an encoding.
+pub(super) fn input(
+    connection: &Connection,
+    digest: Digest,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let sql = "SELECT inline FROM results WHERE input = ?1 LIMIT 1";
+    Ok(rows(connection, sql, [digest.as_bytes()], |row| column(row, 0))?.pop())
+}
+
+/// Digests of every blob that a committed unit names and that is not stored with its result.
+pub(super) fn blobs_elsewhere(
+    connection: &Connection,
+    mut take: impl FnMut(Digest),
+) -> Result<(), StoreError> {
+    let sql = "SELECT blob FROM units JOIN results ON results.id = run << 32 | unit
+         WHERE blob IS NOT NULL AND inline IS NULL";
+    each(connection, sql, [], |row| {
+        digest(row, 0)?.into_iter().for_each(&mut take);
+        Ok(())
+    })
+}
+
+/// The first column of a query.
+pub(super) fn texts(connection: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
+    rows(connection, sql, [], |row| column(row, 0))
+}
+
+/// Digests of every blob that a committed unit of any run names.
+pub(super) fn blobs(
+    connection: &Connection,
+    mut take: impl FnMut(Digest),
+) -> Result<(), StoreError> {
+    let sql = "SELECT blob FROM units WHERE blob IS NOT NULL";
+    each(connection, sql, [], |row| {
+        digest(row, 0)?.into_iter().for_each(&mut take);
+        Ok(())
+    })
+}
+
 pub(super) fn unit(
     connection: &Connection,
     run: RunKey,
@@ -217,7 +340,6 @@ pub(super) fn unit(
 fn unit_row(row: &Row<'_>) -> Result<UnitRow, StoreError> {
     let stage = match column::<String>(row, 1)?.as_str() {
         "open" => UnitStage::Open,
-        "leased" => UnitStage::Leased,
         "committed" => UnitStage::Committed,
         "failed" => UnitStage::Failed,
         "cancelled" => UnitStage::Cancelled,
@@ -236,8 +358,28 @@ fn unit_row(row: &Row<'_>) -> Result<UnitRow, StoreError> {
         ended_unix_ms: column(row, 6)?,
         failure: class.zip(message),
         result: column::<Option<String>>(row, 9)?
-            .map(|result| json(&result, "result of a unit"))
+            .map(|result| {
+                let inline = column(row, 10)?;
+                Ok(UnitResult { inline, ..json(&result, "result of a unit")? })
+            })
             .transpose()?,
+    })
+}
+
+pub(super) fn leases(connection: &Connection, run: RunKey) -> Result<Vec<LeaseRow>, StoreError> {
+    let sql = "SELECT token, unit, number, session, node, slice, leased_unix_ms, probe FROM leases
+         WHERE run = ?1 ORDER BY token";
+    rows(connection, sql, [run.0], |row| {
+        Ok(LeaseRow {
+            token: FencingToken(column::<i64>(row, 0)?.cast_unsigned()),
+            unit: UnitId(column(row, 1)?),
+            number: column(row, 2)?,
+            session: text(&column::<String>(row, 3)?, "session id")?,
+            node: text(&column::<String>(row, 4)?, "node name")?,
+            slice: text(&column::<String>(row, 5)?, "slice id")?,
+            leased_unix_ms: column(row, 6)?,
+            probe: column(row, 7)?,
+        })
     })
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use orchestrator_types::RunId;
+use orchestrator_types::{Digest, RunId};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
-    DATABASE, Documents, RunSummary, SliceRow, StoreError, UnitRow, lock, newer, query, schema,
+    DATABASE, Documents, RunSummary, SliceRow, Store, StoreError, UnitRow, lock, newer, query,
+    schema,
 };
 use crate::event::Recorded;
 
@@ -20,7 +21,8 @@ impl Reader {
     /// Opens the store in the state folder `state`.
     ///
     /// # Errors
-    /// [`StoreError::Missing`] if there is none, [`StoreError::Newer`] if it cannot be read.
+    /// [`StoreError::Missing`] if there is none, [`StoreError::Newer`] if it cannot be read. An
+    /// older one is brought up to date first, which fails while another process works with it.
     pub fn open(state: &Path) -> Result<Self, StoreError> {
         let path = state.join(DATABASE);
         if !path.is_file() {
@@ -34,6 +36,11 @@ impl Reader {
             // Made, and its tables not committed yet.
             0 => Err(StoreError::Missing { path: state.to_owned() }),
             found if found > schema::FORMAT => Err(newer(state, found)),
+            found if found < schema::FORMAT => {
+                drop(connection);
+                Store::upgrade(state)?;
+                Self::open(state)
+            }
             _ => Ok(Self { connection, state: state.to_owned() }),
         }
     }
@@ -62,6 +69,16 @@ impl Reader {
     /// Units of a run that were leased at least once, in order.
     pub fn units(&self, run: &RunId) -> Result<Vec<UnitRow>, StoreError> {
         self.of_run(run, query::units)
+    }
+
+    /// A blob that is stored with the result of an encoding.
+    pub(crate) fn input(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        query::input(&self.connection, digest)
+    }
+
+    /// Shows `take` every blob that a committed unit of any run names; some of them twice.
+    pub(crate) fn blobs(&self, take: impl FnMut(Digest)) -> Result<(), StoreError> {
+        query::blobs(&self.connection, take)
     }
 
     /// Slices that worked on a run.

@@ -1,12 +1,13 @@
 //! The tables, and the version of their meaning.
 //!
-//! There is no row for a unit that was never leased: a large run costs nothing until it is worked
-//! on, and the queue is derived from the plan and the ended units on load.
+//! A unit has a row once it was committed or has failed: a large run costs nothing until it is worked
+//! on, and the queue is derived from the plan and the ended units on load. A lease has a row for as
+//! long as its attempt lives, so that attempts outlive the coordinator's process.
 
 use rusqlite::Connection;
 
 /// Version of the tables, in SQLite's `user_version`. A newer one is refused, never guessed at.
-pub(super) const FORMAT: i64 = 1;
+pub(super) const FORMAT: i64 = 2;
 
 const TABLES: &str = "
 CREATE TABLE meta (
@@ -45,9 +46,11 @@ CREATE TABLE units (
   ended_unix_ms INTEGER,
   class TEXT,
   message TEXT,
-  result TEXT,
+  blob BLOB,
+  samples BLOB,
+  set_aside INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (run, unit)
-);
+) WITHOUT ROWID;
 
 CREATE TABLE slices (
   run INTEGER NOT NULL,
@@ -68,6 +71,69 @@ CREATE TABLE events (
 INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit', 1);
 ";
 
+/// Attempts that live, so that they outlive the coordinator's process.
+const LEASES: &str = "
+CREATE TABLE leases (
+  token INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  unit INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  session TEXT NOT NULL,
+  node TEXT NOT NULL,
+  slice TEXT NOT NULL,
+  leased_unix_ms INTEGER NOT NULL,
+  probe INTEGER NOT NULL
+);
+";
+
+/// Committed results, apart from their units: a restart reads every unit and hardly any result.
+/// `id` is the run's key and the unit's number in one. `input` is the digest of an inline blob that
+/// other units may ask for; only those pay for an index.
+const RESULTS: &str = "
+CREATE TABLE results (
+  id INTEGER PRIMARY KEY,
+  result TEXT NOT NULL,
+  inline BLOB,
+  input BLOB
+);
+CREATE INDEX inputs ON results (input) WHERE input IS NOT NULL;
+";
+
+/// Format 1 kept results in their units' rows.
+const SPLIT_RESULTS: &str = "
+INSERT INTO results (id, result)
+  SELECT run << 32 | unit, result FROM units WHERE result IS NOT NULL;
+CREATE TABLE split (
+  run INTEGER NOT NULL,
+  unit INTEGER NOT NULL,
+  state TEXT NOT NULL,
+  token INTEGER,
+  slice TEXT,
+  attempts INTEGER NOT NULL,
+  leased_unix_ms INTEGER,
+  ended_unix_ms INTEGER,
+  class TEXT,
+  message TEXT,
+  blob BLOB,
+  samples BLOB,
+  set_aside INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (run, unit)
+) WITHOUT ROWID;
+INSERT INTO split
+  SELECT run, unit, state, token, slice, attempts, leased_unix_ms, ended_unix_ms, class, message,
+    unhex(json_extract(result, '$.blob.digest')), unhex(json_extract(result, '$.samples')),
+    coalesce(json_array_length(result, '$.quarantined') > 0, 0)
+  FROM units;
+DROP TABLE units;
+UPDATE split SET state = 'open' WHERE state = 'leased';
+ALTER TABLE split RENAME TO units;
+";
+
+/// Id of a unit's result.
+pub(super) const fn result_id(run: super::RunKey, unit: orchestrator_types::UnitId) -> i64 {
+    run.0 << 32 | unit.0 as i64
+}
+
 /// The format of an open database; 0 for an empty one.
 pub(super) fn format(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
@@ -77,6 +143,18 @@ pub(super) fn format(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(LEASES)?;
+    transaction.execute_batch(RESULTS)?;
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    transaction.commit()
+}
+
+/// Brings an older database up to date, all or nothing.
+pub(super) fn upgrade(connection: &mut Connection) -> rusqlite::Result<()> {
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(LEASES)?;
+    transaction.execute_batch(RESULTS)?;
+    transaction.execute_batch(SPLIT_RESULTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }

@@ -1,6 +1,6 @@
 //! What survives a stop, a crash and a mistake.
 
-use orchestrator_run::{Blob, ExecutorReading, Timing};
+use orchestrator_run::{Blob, ExecutorReading, ImageCounts, QuarantinedSample, Timing};
 use orchestrator_types::{ByteCount, MemoryTerms};
 
 use super::*;
@@ -54,6 +54,8 @@ fn result() -> UnitResult {
         samples: None,
         account: None,
         rows_per_dispatch: 0,
+        inline: None,
+        images: ImageCounts::default(),
     }
 }
 
@@ -162,12 +164,14 @@ fn a_store_of_a_later_release_is_refused_by_its_format() {
     let state = tempfile::tempdir().unwrap();
     Store::open(state.path()).unwrap().close().unwrap();
     let connection = Connection::open(state.path().join(DATABASE)).unwrap();
-    connection.pragma_update(None, "user_version", 2).unwrap();
+    connection.pragma_update(None, "user_version", schema::FORMAT + 1).unwrap();
     drop(connection);
     let expected = format!(
-        "the store in {} has format 2, and this release reads format 1; use the release that \
+        "the store in {} has format {}, and this release reads format {}; use the release that \
          wrote it, or move the folder away",
-        state.path().display()
+        state.path().display(),
+        schema::FORMAT + 1,
+        schema::FORMAT
     );
     assert_eq!(Store::open(state.path()).err().unwrap().to_string(), expected);
     assert_eq!(Reader::open(state.path()).err().unwrap().to_string(), expected);
@@ -198,4 +202,163 @@ fn a_reader_of_nothing_says_so() {
     let state = tempfile::tempdir().unwrap();
     let error = Reader::open(state.path()).err().unwrap();
     assert!(matches!(error, StoreError::Missing { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_database_is_damage_too() {
+    let state = tempfile::tempdir().unwrap();
+    std::fs::write(state.path().join(DATABASE), [7; 8192]).unwrap();
+    let error = Store::open(state.path()).err().unwrap();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+}
+
+/// The tables of format 1, with one committed unit that set a sample aside.
+const FORMAT_1: &str = r#"
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE runs (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
+  request_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, build TEXT NOT NULL, state TEXT NOT NULL,
+  created_unix_ms INTEGER NOT NULL, ended_unix_ms INTEGER, ended_sequence INTEGER,
+  units INTEGER NOT NULL, keep_embeddings INTEGER NOT NULL, base TEXT NOT NULL,
+  eval_yaml TEXT NOT NULL, evaluation TEXT NOT NULL, facts TEXT NOT NULL, plan TEXT NOT NULL,
+  plan_digest TEXT NOT NULL);
+CREATE TABLE units (run INTEGER NOT NULL, unit INTEGER NOT NULL, state TEXT NOT NULL,
+  token INTEGER, slice TEXT, attempts INTEGER NOT NULL, leased_unix_ms INTEGER,
+  ended_unix_ms INTEGER, class TEXT, message TEXT, result TEXT, PRIMARY KEY (run, unit));
+CREATE TABLE slices (run INTEGER NOT NULL, slice TEXT NOT NULL, placement TEXT NOT NULL,
+  libtorch TEXT NOT NULL, PRIMARY KEY (run, slice)) WITHOUT ROWID;
+CREATE TABLE events (run INTEGER NOT NULL, sequence INTEGER NOT NULL,
+  at_unix_ms INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run, sequence)) WITHOUT ROWID;
+INSERT INTO meta (key, value) VALUES ('epoch', 4), ('clean', 1), ('token_limit', 1001);
+INSERT INTO runs VALUES (1, 'old', 'r', 'n', '1', 'running', 1, NULL, NULL, 3, 0, '/', '', '{}',
+  '{}', '{}', '');
+PRAGMA user_version = 1;
+"#;
+
+#[test]
+fn an_older_store_is_brought_up_to_date_also_for_a_reader() {
+    let state = tempfile::tempdir().unwrap();
+    let connection = Connection::open(state.path().join(DATABASE)).unwrap();
+    connection.execute_batch(FORMAT_1).unwrap();
+    let sample = QuarantinedSample {
+        position: 3,
+        sample: orchestrator_types::SampleId("3.jpg".into()),
+        reason: "torn".into(),
+    };
+    let samples = Some(Digest::of(b"read"));
+    let stored = UnitResult { quarantined: vec![sample], samples, ..result() };
+    let json = serde_json::to_string(&stored).unwrap();
+    let sql = "INSERT INTO units VALUES (1, 2, 'committed', 7, 'n.0', 1, 2, 3, NULL, NULL, ?1)";
+    connection.execute(sql, [json]).unwrap();
+    connection
+        .execute_batch("INSERT INTO units (run, unit, state, attempts) VALUES (1, 0, 'open', 1)")
+        .unwrap();
+    drop(connection);
+
+    let run: RunId = "old".parse().unwrap();
+    let units = Reader::open(state.path()).unwrap().units(&run).unwrap();
+    assert_eq!((units.len(), units[1].result.as_ref()), (2, Some(&stored)));
+    let store = Store::open(state.path()).unwrap();
+    let (key, _) = store.run_state(&run).unwrap().unwrap();
+    let mut rows = Vec::new();
+    store.committed(key, |row| rows.push(row)).unwrap();
+    let expected = CommittedRow {
+        unit: UnitId(2),
+        token: FencingToken(7),
+        blob: stored.blob.digest,
+        samples,
+        set_aside: true,
+    };
+    assert_eq!(rows, [expected]);
+    assert_eq!(store.set_aside(key).unwrap(), [(UnitId(2), stored)]);
+    assert_eq!(store.epoch(), 5);
+}
+
+#[test]
+fn a_small_blob_is_stored_with_its_result_and_an_encoding_is_found_by_its_digest() {
+    let state = tempfile::tempdir().unwrap();
+    let mut store = Store::open(state.path()).unwrap();
+    let run = submission("r");
+    let key = store.insert_run(&run, 1).unwrap();
+    let blob = |bytes: &[u8]| Blob {
+        digest: Digest::of(bytes),
+        size_bytes: ByteCount::bytes(bytes.len() as u64),
+    };
+    let commit = |store: &mut Store, unit: u32, result: &UnitResult| {
+        let token = store.next_token().unwrap();
+        store.use_token();
+        store.lease_unit(key, &attempt(unit, token), 2).unwrap();
+        store.commit_unit(key, &attempt(unit, token), result, 3).unwrap();
+    };
+    let inline = |bytes: &[u8], partial: &str| UnitResult {
+        blob: blob(bytes),
+        inline: Some(bytes.to_vec()),
+        partial: partial.into(),
+        ..result()
+    };
+    let results = [inline(b"rows", ""), inline(b"ranks", "{}"), result()];
+    for (unit, result) in (0..).zip(&results) {
+        commit(&mut store, unit, result);
+    }
+    let reader = Reader::open(state.path()).unwrap();
+    let stored: Vec<UnitResult> =
+        reader.units(&run.id).unwrap().into_iter().filter_map(|row| row.result).collect();
+    assert_eq!(stored, results);
+    assert_eq!(reader.input(blob(b"rows").digest).unwrap(), Some(b"rows".to_vec()));
+    assert_eq!(reader.input(blob(b"ranks").digest).unwrap(), None, "nobody asks for predictions");
+    let mut named = Vec::new();
+    reader.blobs(|digest| named.push(digest)).unwrap();
+    assert_eq!(named, results.map(|result| result.blob.digest));
+
+    // The third blob was never staged.
+    std::fs::create_dir(state.path().join("blobs")).unwrap();
+    let lost = format!("blob {}", result().blob.digest);
+    let found = check_store(state.path()).unwrap();
+    assert_eq!(found.into_iter().map(|one| one.place).collect::<Vec<_>>(), [lost]);
+}
+
+#[test]
+fn each_broken_promise_of_a_store_is_found() {
+    let broken = |sql: &str| -> Vec<&'static str> {
+        let state = tempfile::tempdir().unwrap();
+        let mut store = Store::open(state.path()).unwrap();
+        let key = store.insert_run(&Submission { units: 2, ..submission("r") }, 1).unwrap();
+        store.append(key, 1, RunEvent::StateChanged { state: RunState::Running }, 1).unwrap();
+        for unit in 0..2 {
+            let token = store.next_token().unwrap();
+            store.use_token();
+            store.lease_unit(key, &attempt(unit, token), 2).unwrap();
+            store.commit_unit(key, &attempt(unit, token), &result(), 3).unwrap();
+        }
+        store.append(key, 2, RunEvent::StateChanged { state: RunState::Complete }, 4).unwrap();
+        store.end_run(key, RunState::Complete, 2, 4).unwrap();
+        store.connection.execute_batch(sql).unwrap();
+        drop(store);
+        check_store(state.path()).unwrap().into_iter().map(|one| one.promise).collect()
+    };
+    assert_eq!(broken(""), Vec::<&str>::new());
+    let complete = "a complete run has every unit committed, and no sample set aside";
+    assert_eq!(
+        broken("UPDATE units SET token = 1"),
+        ["an attempt is committed once"],
+        "two units of one token"
+    );
+    assert_eq!(
+        broken("UPDATE meta SET value = 2 WHERE key = 'token_limit'"),
+        ["tokens are below their limit"]
+    );
+    assert_eq!(
+        broken("DELETE FROM results WHERE id & 1"),
+        ["a committed unit names its attempt, its blob and its result"]
+    );
+    assert_eq!(
+        broken("UPDATE units SET state = 'open' WHERE unit = 1"),
+        ["only committed units have results", "a run that has ended has no open unit", complete]
+    );
+    assert_eq!(broken("UPDATE runs SET units = 1"), ["a unit belongs to its run's plan", complete]);
+    assert_eq!(broken("UPDATE units SET set_aside = 1"), [complete]);
+    assert_eq!(
+        broken("UPDATE runs SET ended_sequence = NULL"),
+        ["a run has ended if and only if its last state says so"]
+    );
+    assert_eq!(broken("DELETE FROM events WHERE sequence = 1"), ["a run's history has no gap"]);
 }

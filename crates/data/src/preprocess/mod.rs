@@ -84,8 +84,9 @@ impl Recipe {
         self.geometry.size()
     }
 
-    /// The recipe in one line; two recipes are the same exactly if their lines are.
-    pub fn describe(&self) -> String {
+    /// What decides the bytes of [`Self::crop`], in one line; crops are the same exactly if these
+    /// lines are.
+    pub fn describe_crop(&self) -> String {
         let geometry = match self.geometry {
             Geometry::ShortestEdge { edge, width, height } => {
                 format!("resize shortest edge to {edge}, crop {width}x{height} from the centre")
@@ -95,13 +96,19 @@ impl Recipe {
                 format!("crop {width}x{height} from the centre")
             }
         };
+        format!("RGB as Pillow, bicubic as Pillow, {geometry}")
+    }
+
+    /// The recipe in one line; two recipes are the same exactly if their lines are.
+    pub fn describe(&self) -> String {
+        let crop = self.describe_crop();
         let scale = self.scale.map_or_else(String::new, |scale| format!(", times {scale}"));
         let normalise = if self.normalises {
             format!(", mean {:?}, std {:?}", self.mean, self.std)
         } else {
             String::new()
         };
-        format!("RGB as Pillow, bicubic as Pillow, {geometry}{scale}{normalise}")
+        format!("{crop}{scale}{normalise}")
     }
 
     /// The part of the picture that the model sees, as bytes.

@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use nvml_wrapper::error::NvmlError as Raw;
-use orchestrator_device::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation};
+use orchestrator_device::{
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation, Xids,
+};
 use orchestrator_types::DeviceId;
 use serde::Deserialize;
 
@@ -119,5 +121,10 @@ impl Nvml for Recorded {
 
     fn processes(&self, device: &DeviceId) -> Answer<Vec<DeviceProcess>> {
         self.device(device)?.processes.answer()
+    }
+
+    /// No recording holds errors.
+    fn xids<'a>(&'a self, _: &DeviceId) -> Answer<Box<dyn Xids + 'a>> {
+        Err(NvmlError::NotSupported)
     }
 }

@@ -59,6 +59,7 @@ pub(crate) fn images(dataset: &DatasetSource, start: u32, end: u32) -> EncodeIma
         batch: 64,
         tile: TILE,
         quarantine_bad_samples: true,
+        recipe: None,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The program: how it starts, and every way in which it ends.
 
 use std::{
-    path::PathBuf,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -112,6 +113,81 @@ fn it_survives_the_thread_that_started_it() {
     let mut program = thread::spawn(Program::start).join().unwrap();
     thread::sleep(Duration::from_millis(200));
     assert!(program.child.try_wait().unwrap().is_none());
+}
+
+/// Whether no process has this number, not even one that waits to be reaped.
+fn is_gone(pid: u32) -> bool {
+    !Path::new("/proc").join(pid.to_string()).exists()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "still waiting for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_kernel_ends_it_with_its_agent_although_standard_input_stays_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = command(&folder);
+    // A shell for an agent: it stays beside its child, whose pid it tells. Standard input is ours,
+    // as if it had leaked to another process.
+    let mut agent = Command::new("sh");
+    agent.args(["-c", r#""$@" --agent $$ <&0 & echo $!; wait"#, "sh"]);
+    agent.arg(program.get_program()).args(program.get_args());
+    let mut agent =
+        agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(agent.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let pid: u32 = pid.trim().parse().unwrap();
+    until("the executor", || folder.path().join("socket").exists());
+    // Its own threads are stopped, so that nothing but the kernel can end it.
+    kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGSTOP).unwrap();
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    until("its end", || is_gone(pid));
+    assert!(folder.path().join("socket").exists(), "it did not leave in order");
+    drop(agent.stdin.take());
+}
+
+#[test]
+fn it_does_not_start_for_an_agent_that_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let mut child = command(&folder).arg("--agent").arg(gone.id().to_string()).spawn().unwrap();
+    let open = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(open);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains(&format!("the agent, process {}, is gone", gone.id())), "{told}");
+}
+
+#[test]
+fn without_nvml_health_says_so_and_waits_for_the_end_of_its_input() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_orchestrator-executor"))
+        .args(["health", "--device", "GPU-00000000", "--device", "GPU-00000001"])
+        .env("LD_LIBRARY_PATH", "/nowhere")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    for device in ["GPU-00000000", "GPU-00000001"] {
+        let line = lines.next().unwrap();
+        let expected = format!(r#"{{"kind":"unwatched","device":"{device}","why":"#);
+        assert!(line.starts_with(&expected), "{line}");
+    }
+    input.write_all(b"read\n").unwrap();
+    thread::sleep(Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "it goes on");
+    drop(input);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(lines.next(), None);
 }
 
 #[test]

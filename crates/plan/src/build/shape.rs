@@ -1,14 +1,15 @@
 //! How each component is called, and what that makes it claim.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use orchestrator_footprint::{KNEE_TOKENS, Kind, prior_rows};
 use orchestrator_spec::{Batch, Evaluation, ModelFacts, Trial};
 use orchestrator_types::{Component, DeviceId};
 
 use crate::{
-    BatchPlan, Claim, Inventory, Measured, MeasuredRows, SliceOffer,
+    BatchPlan, Claim, Inventory, Measured, MeasuredRows, ModelSource, Placement, SliceOffer,
     claim::{self, Dispatch, Sizes},
+    order::Towers,
 };
 
 /// Tokens that a tile of images aims at. Small tiles stay in a core's cache: on two kinds of
@@ -127,10 +128,7 @@ pub(super) fn claims(
     offer: &SliceOffer,
     components: &[Component],
 ) -> Vec<Claim> {
-    let kind = match offer.device {
-        DeviceId::Cpu => Kind::Cpu,
-        DeviceId::Gpu(_) | DeviceId::Mig(_) => Kind::Cuda,
-    };
+    let kind = kind(&offer.device);
     let mut largest: BTreeMap<(Component, usize), Claim> = BTreeMap::new();
     for (trial, shape) in trials.iter().zip(shapes) {
         let (model, name) = (models[trial.model], &evaluation.models[trial.model].path);
@@ -155,4 +153,37 @@ pub(super) fn claims(
         }
     }
     largest.into_values().collect()
+}
+
+/// What the vision tower of every model and precision claims on a slice.
+pub(super) fn towers(
+    evaluation: &Evaluation,
+    models: &[&ModelFacts],
+    trials: &[Trial],
+    shapes: &[Shape],
+    sizes: Sizes,
+    base: &Path,
+    slice: &Placement,
+) -> Towers {
+    let (kind, threads) = (kind(&slice.device), slice.threads);
+    let mut towers = Towers::new();
+    for (trial, shape) in trials.iter().zip(shapes) {
+        let (model, name) = (models[trial.model], &evaluation.models[trial.model].path);
+        let (tile, batch, precision) = (shape.vision_tile, shape.batch.vision, trial.precision);
+        let how = Dispatch { kind, precision, tile, batch, threads };
+        let claim = claim::vision(name, model, how, sizes);
+        let entry = towers.entry(ModelSource::of(base, name, model, precision));
+        let known = entry.or_insert_with(|| claim.clone());
+        if claim.peak() > known.peak() {
+            *known = claim;
+        }
+    }
+    towers
+}
+
+const fn kind(device: &DeviceId) -> Kind {
+    match device {
+        DeviceId::Cpu => Kind::Cpu,
+        DeviceId::Gpu(_) | DeviceId::Mig(_) => Kind::Cuda,
+    }
 }

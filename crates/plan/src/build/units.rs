@@ -17,7 +17,7 @@ use super::{
 use crate::claim::Sizes;
 use crate::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
-    SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work,
+    SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work, recipe,
 };
 
 /// A shard is the most that a crash can lose, and small enough that slices end together.
@@ -65,16 +65,12 @@ impl<'a> Builder<'a> {
         shape: &Shape,
     ) -> Result<TrialPlan, PlanError> {
         let path = &self.evaluation.models[trial.model].path;
-        let source = ModelSource {
-            folder: self.absolute(path),
-            weights: model.weights_blake3,
-            precision: trial.precision,
-        };
+        let source = ModelSource::of(self.base, path, model, trial.precision);
         let tasks = self
             .evaluation
             .tasks
             .iter()
-            .map(|task| self.task(task, &source, shape))
+            .map(|task| self.task(task, (&source, &model.crop), shape))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(TrialPlan {
             id: trial.id,
@@ -88,7 +84,7 @@ impl<'a> Builder<'a> {
     fn task(
         &mut self,
         task: &Task,
-        model: &ModelSource,
+        (model, crop): (&ModelSource, &str),
         shape: &Shape,
     ) -> Result<TaskPlan, PlanError> {
         let name = task.dataset();
@@ -98,7 +94,7 @@ impl<'a> Builder<'a> {
         let dataset = self.dataset(name, facts)?;
         let (set, count) = texts(task, name, facts)?;
         let texts = self.text_units(model, &dataset, set, count, shape);
-        let images = self.image_units(model, &dataset, facts.samples, shape);
+        let images = self.image_units(model, crop, &dataset, facts.samples, shape);
         let rank = |direction, queries, depth| Rank {
             dataset: dataset.clone(),
             texts: set,
@@ -157,7 +153,7 @@ impl<'a> Builder<'a> {
 
     fn push(&mut self, work: Work, needs: Vec<UnitRange>, rows: u32) {
         let id = UnitId(self.next());
-        self.units.push(Unit { id, work, needs, rows });
+        self.units.push(Unit { id, work, needs, rows, turn: id.0, group: None });
     }
 
     fn next(&self) -> u32 {
@@ -201,6 +197,7 @@ impl<'a> Builder<'a> {
     fn image_units(
         &mut self,
         model: &ModelSource,
+        crop: &str,
         dataset: &DatasetSource,
         samples: u32,
         shape: &Shape,
@@ -218,6 +215,7 @@ impl<'a> Builder<'a> {
                 batch: shape.batch.vision,
                 tile: shape.vision_tile,
                 quarantine_bad_samples: self.evaluation.on_bad_sample == OnBadSample::Quarantine,
+                recipe: Some(recipe(dataset.manifest, crop)),
             };
             self.push(Work::EncodeImages(work), Vec::new(), shard.len());
         }
