@@ -24,7 +24,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use orchestrator_plan::{Inventory, Plan, homeless, place_again};
@@ -44,6 +44,7 @@ use crate::{
     clock::Clock,
     event::Live,
     life::Life,
+    metrics::Metrics,
     store::{Store, StoreError},
 };
 
@@ -102,6 +103,7 @@ pub(crate) struct Driver {
     stale: Vec<RunId>,
     /// Since when no worker is connected.
     deserted: Option<Millis>,
+    pub(super) metrics: Metrics,
     now: Millis,
     at_unix_ms: i64,
 }
@@ -127,6 +129,7 @@ impl Driver {
             failed: false,
             stale: Vec::new(),
             deserted: None,
+            metrics: Metrics::default(),
             now,
             at_unix_ms,
         };
@@ -134,6 +137,14 @@ impl Driver {
             driver.load_running()?;
         }
         Ok(driver)
+    }
+
+    /// The same driver, which tells these figures.
+    #[must_use]
+    pub(crate) fn measured(mut self, metrics: Metrics) -> Self {
+        self.outbox = self.outbox.measured(metrics.clone());
+        self.metrics = metrics;
+        self
     }
 
     /// Works until `life` ends, then closes the store. A panic ends `life`.
@@ -162,11 +173,14 @@ impl Driver {
     /// One turn; replies and events have left when it returns `Ok`.
     pub(crate) fn turn(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         (self.now, self.at_unix_ms) = (self.clock.now(), self.clock.unix_ms());
+        let (begun, asked) = (Instant::now(), requests.len());
         if self.failed {
             self.reload()?;
         }
         let done = self.transact(requests);
+        self.metrics.turned(asked, begun, done.is_ok());
         if done.is_ok() {
+            self.metrics.stand(self.standing());
             self.outbox.deliver();
         } else {
             self.failed = true;

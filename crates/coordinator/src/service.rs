@@ -27,6 +27,7 @@ use crate::{
     http,
     inspector::Looks,
     life::{EndError, Life},
+    metrics::Metrics,
     results::Results,
     store::{Store, StoreError, refuse_network},
 };
@@ -100,13 +101,14 @@ impl Coordinator {
         let life = Life::default();
         let (requests, receiver) = handle(life.clone());
         let (driver, blobs) = open(&config, clock, told.clone()).await?;
-        let driver = start_driver(driver, receiver, life.clone())?;
+        let metrics = Metrics::default();
+        let driver = start_driver(driver.measured(metrics.clone()), receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let looks = Looks {
             driver: requests.clone(),
             state: config.state.clone(),
             build: config.build.clone(),
-            tasks: tasks.clone(),
+            blocking: config.blocking,
         };
         let handlers = Handlers {
             driver: requests,
@@ -117,13 +119,14 @@ impl Coordinator {
             build: config.build.clone(),
             slice_wait: config.slice_wait,
             blocking: config.blocking,
+            metrics: metrics.clone(),
             tasks: tasks.clone(),
             life: life.clone(),
         };
         let services = Services { handlers, looks, reflection: config.reflection };
         let server = tasks.spawn(serve(listener, services, life.clone())).abort_handle();
         let http = http.map(|(listener, address)| {
-            tasks.spawn(http::serve(listener, life.clone()));
+            tasks.spawn(http::serve(listener, metrics, life.clone()));
             address
         });
         Ok(Self { address, http, life, tasks, server, driver, config })

@@ -5,17 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{Plan, Unit};
+use orchestrator_plan::{GroupId, Plan, Unit};
 use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitId};
 
 use crate::{
     Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
-    grant::Group,
-    hunt::Next,
-    needs::Needs,
-    pace::Pace,
-    queue::Queue,
-    trouble::Trouble,
+    grant::Group, hunt::Next, needs::Needs, pace::Pace, queue::Queue, trouble::Trouble,
     unit::UnitState,
 };
 
@@ -113,6 +108,11 @@ impl Run {
     /// How the unit ended, if it has.
     pub fn outcome(&self, unit: UnitId) -> Option<UnitOutcome> {
         self.units.get(unit.0 as usize)?.outcome()
+    }
+
+    /// How many units have not ended.
+    pub const fn open_units(&self) -> usize {
+        self.open
     }
 
     /// The attempts now running, by token.

@@ -68,8 +68,7 @@ impl Sessions {
     pub(super) fn add(&mut self, worker: Registration, now: Millis) {
         let Registration { session: id, node, slices, libtorch, held: _ } = worker;
         let known = self.live.remove(&id).unwrap_or_else(|| Session::expected(node.clone(), now));
-        let known =
-            Session { node, slices, libtorch, registered: true, seen: now, ..known };
+        let known = Session { node, slices, libtorch, registered: true, seen: now, ..known };
         self.live.insert(id, known);
     }
 
