@@ -28,6 +28,7 @@ mod http;
 mod inspector;
 mod life;
 mod lost;
+mod metrics;
 mod results;
 mod service;
 mod store;
