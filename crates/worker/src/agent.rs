@@ -7,8 +7,9 @@ use tokio::{task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    AgentError, Config, StartError,
+    AgentError, Config, ExecutorError, StartError,
     executor::Recipe,
+    health::Health,
     heartbeat::beat,
     host::Host,
     registration::{Registration, reach},
@@ -42,18 +43,25 @@ impl Agent {
         let scratch = Scratch::open(&config)?;
         let patience = config.limits.first_contact;
         let reached = async { Ok(reach(&config.coordinator, patience).await?) };
-        let (supervisors, channel) = tokio::try_join!(supervise(&config, &scratch), reached)?;
+        let devices = config.slices.iter().map(|slice| slice.device.clone()).collect();
+        let supervised = async {
+            let health = Health::watch(config.executor.clone(), devices).await;
+            Ok::<_, StartError>((supervise(&config, &scratch, &health).await?, health))
+        };
+        let ((supervisors, health), channel) = tokio::try_join!(supervised, reached)?;
         let libtorch = supervisors[0].libtorch().to_owned();
         let host = Arc::new(Host::new(channel, &scratch, config.limits));
         let registration = Registration {
             client: host.client.clone(),
             request: introduction(&config, &libtorch),
             address: config.coordinator,
+            withdrawn: Vec::new(),
         };
         let session = match registration.session(patience).await {
             Ok(session) => session,
             Err(error) => {
-                stop(supervisors.into_iter().map(Supervisor::stop)).await;
+                let retire = |mut one: Supervisor| async move { one.retire().await };
+                stop(supervisors.into_iter().map(retire)).await;
                 return Err(error.into());
             }
         };
@@ -62,7 +70,7 @@ impl Agent {
             .map(|(offer, supervisor)| Slice::new(offer.id, Arc::clone(&host), supervisor))
             .collect();
         let (draining, stopping) = (host.draining.clone(), host.stopping.clone());
-        let work = tokio::spawn(work(scratch, host, registration, session, slices));
+        let work = tokio::spawn(work(scratch, health, host, registration, session, slices));
         let (work, grace) = (AbortOnDropHandle::new(work), config.limits.grace);
         Ok(Self { draining, stopping, grace, libtorch, work })
     }
@@ -123,7 +131,11 @@ fn introduction(config: &Config, libtorch: &str) -> v1::RegisterRequest {
 }
 
 /// One executor for each slice, in their order. An error drops, and so kills, the others.
-async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>, StartError> {
+async fn supervise(
+    config: &Config,
+    scratch: &Scratch,
+    health: &Health,
+) -> Result<Vec<Supervisor>, StartError> {
     let mut starting = JoinSet::new();
     for (index, offer) in config.slices.iter().enumerate() {
         let recipe = Recipe {
@@ -137,8 +149,10 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
             ceiling: offer.memory_bytes,
             build: config.build.clone(),
         };
-        starting
-            .spawn(async move { (index, recipe.slice.clone(), Supervisor::start(recipe).await) });
+        let watched = health.of(&offer.device);
+        starting.spawn(async move {
+            (index, recipe.slice.clone(), Supervisor::start(recipe, watched).await)
+        });
     }
     let mut started = Vec::new();
     while let Some(ended) = starting.join_next().await {
@@ -155,21 +169,31 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
 /// Then the executors are ended. The scratch folder stays locked until they are.
 async fn work(
     scratch: Scratch,
+    health: Health,
     host: Arc<Host>,
     mut registration: Registration,
     mut session: Arc<Session>,
     mut slices: Vec<Slice>,
 ) -> Result<(), AgentError> {
+    let mut fenced = JoinSet::new();
     let outcome = loop {
-        let given_up;
-        (slices, given_up) = serve(&host, &session, slices).await;
-        for GivenUp { slice, .. } in &given_up {
-            tracing::error!(%slice, left = slices.len(), "the slice is given up");
-            registration.withdraw(slice);
+        let Served { left, given_up, regained } = serve(&host, &session, slices, &mut fenced).await;
+        slices = left;
+        let mut last = None;
+        for GivenUp { slice, error } in given_up {
+            tracing::error!(slice = %slice.id(), left = slices.len(), "the slice is given up: {error}");
+            registration.withdraw(slice.id());
+            let id = slice.id().clone();
+            if matches!(error, ExecutorError::Fenced { .. }) {
+                fenced.spawn(slice.regained());
+            }
+            last = Some((id, error));
         }
-        if let (true, Some(GivenUp { slice, error })) =
-            (slices.is_empty(), given_up.into_iter().last())
-        {
+        for slice in regained {
+            registration.offer_again(slice.id());
+            slices.push(slice);
+        }
+        if let (true, Some((slice, error))) = (slices.is_empty(), last) {
             break Err(AgentError::NoSlice { slice, source: Box::new(error) });
         }
         let again = tokio::select! {
@@ -183,6 +207,7 @@ async fn work(
         }
     };
     stop(slices.into_iter().map(Slice::stop)).await;
+    health.stop().await;
     drop(scratch);
     outcome
 }
@@ -195,28 +220,43 @@ async fn stop(stops: impl Iterator<Item = impl Future<Output = ()> + Send + 'sta
     }
 }
 
-/// Beats and serves until every slice has ended its part in the session. Gives those that are left,
-/// and those that are not.
+/// How slices come out of a session.
+#[derive(Default)]
+struct Served {
+    left: Vec<Slice>,
+    given_up: Vec<GivenUp>,
+    /// Of those that were fenced: the session is over because they are to be offered again.
+    regained: Vec<Slice>,
+}
+
+/// Beats and serves until every slice has ended its part in the session.
 async fn serve(
     host: &Host,
     session: &Arc<Session>,
     slices: Vec<Slice>,
-) -> (Vec<Slice>, Vec<GivenUp>) {
+    fenced: &mut JoinSet<Slice>,
+) -> Served {
     let mut serving: JoinSet<Result<Slice, GivenUp>> =
         slices.into_iter().map(|slice| slice.serve(Arc::clone(session))).collect();
     let gathered = async {
-        let (mut left, mut given_up) = (Vec::new(), Vec::new());
-        while let Some(ended) = serving.join_next().await {
-            match joined(ended) {
-                Ok(slice) => left.push(slice),
-                Err(slice) => given_up.push(slice),
+        let mut served = Served::default();
+        while !serving.is_empty() {
+            tokio::select! {
+                Some(ended) = serving.join_next() => match joined(ended) {
+                    Ok(slice) => served.left.push(slice),
+                    Err(slice) => served.given_up.push(slice),
+                },
+                Some(slice) = fenced.join_next() => {
+                    served.regained.push(joined(slice));
+                    session.end();
+                }
             }
         }
         session.end();
-        (left, given_up)
+        served
     };
-    let ((), gathered) = tokio::join!(beat(&host.client, session, host.limits.reconnect), gathered);
-    gathered
+    let ((), served) = tokio::join!(beat(&host.client, session, host.limits.reconnect), gathered);
+    served
 }
 
 /// A task's value. A panic is a defect and ends the agent, and with it every executor.

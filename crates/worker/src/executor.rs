@@ -52,6 +52,7 @@ impl Executor {
         remove_socket(&recipe.socket);
         let program = &recipe.program;
         let mut process = Process::spawn(recipe.command(), recipe.slice.clone())
+            .await
             .map_err(|source| ExecutorError::Spawn { program: program.clone(), source })?;
         let answer = timeout(ANSWER, first_answer(&mut process, recipe)).await;
         let Ok(answer) = answer else {
@@ -78,6 +79,7 @@ impl Recipe {
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
+        command.arg("--agent").arg(std::process::id().to_string());
         if self.device != DeviceId::Cpu {
             // CUDA shows a process one MIG instance at most; this way it is always device 0.
             command.env("CUDA_VISIBLE_DEVICES", self.device.to_string());

@@ -22,12 +22,19 @@ pub(crate) struct Registration {
     pub(crate) address: String,
     pub(crate) request: v1::RegisterRequest,
     pub(crate) client: Client,
+    /// Slices that are not offered.
+    pub(crate) withdrawn: Vec<v1::Slice>,
 }
 
 impl Registration {
     /// Offers this slice no longer.
     pub(crate) fn withdraw(&mut self, slice: &SliceId) {
-        self.request.slices.retain(|offer| offer.id != slice.as_str());
+        move_offer(slice, &mut self.request.slices, &mut self.withdrawn);
+    }
+
+    /// Offers this slice again.
+    pub(crate) fn offer_again(&mut self, slice: &SliceId) {
+        move_offer(slice, &mut self.withdrawn, &mut self.request.slices);
     }
 
     /// A new session. It ends sessions of an earlier life of this node.
@@ -46,6 +53,11 @@ impl Registration {
             }
         })
     }
+}
+
+fn move_offer(slice: &SliceId, from: &mut Vec<v1::Slice>, to: &mut Vec<v1::Slice>) {
+    to.extend(from.extract_if(.., |offer| offer.id == slice.as_str()));
+    to.sort_by(|a, b| a.id.cmp(&b.id));
 }
 
 /// A connection, which from then on renews itself.

@@ -135,7 +135,7 @@ fn the_kernel_ends_it_with_its_agent_although_standard_input_stays_open() {
     // A shell for an agent: it stays beside its child, whose pid it tells. Standard input is ours,
     // as if it had leaked to another process.
     let mut agent = Command::new("sh");
-    agent.args(["-c", r#""$@" --agent $$ <&0 & echo $!; wait"#, "sh"]);
+    agent.args(["-c", r#"exec 3<&0; "$@" --agent $$ <&3 3<&- & echo $!; wait"#, "sh"]);
     agent.arg(program.get_program()).args(program.get_args());
     let mut agent =
         agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();

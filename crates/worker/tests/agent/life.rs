@@ -125,7 +125,7 @@ async fn an_agent_without_a_working_executor_says_so() {
     let text = chain.map(ToString::to_string).collect::<Vec<_>>().join("\n  because ");
     let program = std::env::current_exe().unwrap();
     insta::assert_snapshot!(text.replace(program.to_str().unwrap(), "[executor]"), @r"
-    no slice is left to work on: the executor of slice here.0 was started again and again, and does not come up
+    no slice is left to work on: slice here.0 has no executor and gets none
       because [executor] exited with code 3 before it answered; it wrote:
     libtorch_cpu.so: cannot open shared object file
     ");
@@ -145,6 +145,7 @@ async fn a_slice_without_an_executor_is_given_up_and_the_others_go_on() {
     workplace.hand_out(1);
     workplace.committed(1).await;
     agent.shutdown().await;
+    assert_eq!(coordinator.notes().registered.len(), 2, "it stays away");
 }
 
 async fn shutdown_leaves_no_process() {
