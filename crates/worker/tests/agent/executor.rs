@@ -23,6 +23,8 @@ pub(crate) const ABORTS: u32 = 900;
 pub(crate) const CHATTERS: u32 = 901;
 /// Tells progress once and then nothing; leaves the file `stopped` when nobody listens any more.
 pub(crate) const HANGS: u32 = 902;
+/// Takes more and more memory.
+pub(crate) const EATS: u32 = 906;
 /// Says that the input is wrong.
 pub(crate) const FAILS: u32 = 903;
 /// Takes half a second.
@@ -117,6 +119,12 @@ impl Executor for StandIn {
                     fs::write(cache.join("stopped"), "").unwrap();
                 }
                 MUMBLES => {}
+                EATS => {
+                    let mut eaten = Vec::new();
+                    loop {
+                        eaten.push(vec![1_u8; 16 << 20]);
+                    }
+                }
                 FAILS => {
                     let class = v1::FailureClass::Invalid.into();
                     let message = "the picture is no picture".to_owned();

@@ -8,6 +8,7 @@ mod coordinator;
 mod executor;
 mod health;
 mod life;
+mod memory;
 mod start;
 mod workplace;
 
@@ -23,7 +24,8 @@ fn main() -> ExitCode {
         [_, "--agent", address, folder] => return life::main(address, folder.as_ref()),
         _ => {}
     }
-    let trials = [attempts::trials(), health::trials(), life::trials(), start::trials()];
+    let trials =
+        [attempts::trials(), health::trials(), life::trials(), memory::trials(), start::trials()];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
 }
 
