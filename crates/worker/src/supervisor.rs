@@ -199,7 +199,7 @@ impl Supervisor {
             self.watched.request();
             sleep(LOOK_AGAIN).await;
         }
-        self.remains = None;
+        self.forget_remains();
         tracing::info!(slice = %self.recipe.slice, "the slice is free again");
     }
 
@@ -258,8 +258,17 @@ impl Supervisor {
                 }
             }
         }
-        self.remains = None;
+        self.forget_remains();
         Ok(())
+    }
+
+    fn forget_remains(&mut self) {
+        self.remains = None;
+        // Where pids tell what is free, others may have taken more meanwhile. Elsewhere the first
+        // figure stays: step by step a leak would hide in the play.
+        if self.before.listed.take().is_some() {
+            self.before.used = None;
+        }
     }
 
     async fn notice_end(&mut self) {

@@ -31,14 +31,11 @@ struct Group(PathBuf);
 impl Group {
     fn new() -> io::Result<Self> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let line = own.lines().find_map(|line| line.split_once(":memory:"));
-        let (root, path, limit) = match line {
-            Some((_, path)) => ("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"),
-            None => {
-                let path = own.lines().find_map(|line| line.strip_prefix("0::"));
-                ("/sys/fs/cgroup", path.unwrap_or_default(), "memory.max")
-            }
-        };
+        let named = |prefix| own.lines().find_map(|line| line.split_once(prefix));
+        let (root, limit, path) = named(":memory:")
+            .map(|(_, path)| ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", path))
+            .or_else(|| named("0::").map(|(_, path)| ("/sys/fs/cgroup", "memory.max", path)))
+            .ok_or(io::ErrorKind::NotFound)?;
         let parent = Path::new(root).join(path.trim_start_matches('/'));
         let group = Self(parent.join(format!("orchestrator-test-{}", std::process::id())));
         fs::create_dir(&group.0)?;
