@@ -1,16 +1,14 @@
 //! [`Agent`]: starts everything, registers, keeps going, stops everything.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use orchestrator_proto::{PROTOCOL_MIN, PROTOCOL_VERSION, v1};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    AgentError, Config, StartError,
+    AgentError, Config, ExecutorError, StartError,
+    health::Health,
     heartbeat::beat,
     host::Host,
     launch::Recipe,
@@ -48,17 +46,20 @@ impl Agent {
         let scratch = Scratch::open(&config)?;
         let patience = config.limits.first_contact;
         let reached = async { Ok(reach(&config.dial, &config.coordinator, patience).await?) };
-        let (supervisors, channel) = tokio::try_join!(supervise(&config, &scratch), reached)?;
+        let devices = config.slices.iter().map(|slice| slice.device.clone()).collect();
+        let supervised = async {
+            let health = Health::watch(config.executor.clone(), devices).await;
+            Ok::<_, StartError>((supervise(&config, &scratch, &health).await?, health))
+        };
+        let ((supervisors, health), channel) = tokio::try_join!(supervised, reached)?;
         let libtorch = supervisors[0].libtorch().to_owned();
         let host = Arc::new(Host::new(channel, &scratch, &config));
-        let registration = Registration {
-            client: host.client.clone(),
-            request: Mutex::new(introduction(&config, &libtorch)),
-            address: config.coordinator,
-        };
+        let request = introduction(&config, &libtorch);
+        let registration = Registration::new(config.coordinator, host.client.clone(), request);
         let session = Arc::new(Session::new(config.session));
         if let Err(error) = registration.hello(&session, patience).await {
-            stop(supervisors.into_iter().map(Supervisor::stop)).await;
+            let retire = |mut one: Supervisor| async move { one.retire().await };
+            stop(supervisors.into_iter().map(retire)).await;
             return Err(error.into());
         }
         let offers = config.slices.into_iter().zip(supervisors);
@@ -66,7 +67,7 @@ impl Agent {
             .map(|(offer, supervisor)| Slice::new(offer.id, Arc::clone(&host), supervisor))
             .collect();
         let (draining, stopping) = (host.draining.clone(), host.stopping.clone());
-        let work = tokio::spawn(work(scratch, host, registration, session, slices));
+        let work = tokio::spawn(work(scratch, health, host, registration, session, slices));
         let (work, grace) = (AbortOnDropHandle::new(work), config.limits.grace);
         Ok(Self { draining, stopping, grace, libtorch, work })
     }
@@ -130,7 +131,11 @@ fn introduction(config: &Config, libtorch: &str) -> v1::RegisterRequest {
 }
 
 /// One executor for each slice, in their order. An error drops, and so kills, the others.
-async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>, StartError> {
+async fn supervise(
+    config: &Config,
+    scratch: &Scratch,
+    health: &Health,
+) -> Result<Vec<Supervisor>, StartError> {
     let mut starting = JoinSet::new();
     for (index, offer) in config.slices.iter().enumerate() {
         let recipe = Recipe {
@@ -145,8 +150,9 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
             build: config.build.clone(),
         };
         let launch = Arc::clone(&config.launch);
+        let watched = health.of(&offer.device);
         starting.spawn(async move {
-            (index, recipe.slice.clone(), Supervisor::start(launch, recipe).await)
+            (index, recipe.slice.clone(), Supervisor::start(launch, recipe, watched).await)
         });
     }
     let mut started = Vec::new();
@@ -164,6 +170,7 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
 /// executors are ended. The scratch folder stays locked until they are.
 async fn work(
     scratch: Scratch,
+    health: Health,
     host: Arc<Host>,
     registration: Registration,
     session: Arc<Session>,
@@ -186,6 +193,7 @@ async fn work(
         goodbye(&host, &session).await;
     }
     stop(slices.into_iter().map(Slice::stop)).await;
+    health.stop().await;
     drop(scratch);
     outcome
 }
@@ -218,23 +226,35 @@ async fn serve(
 ) -> (Vec<Slice>, Result<(), AgentError>) {
     let mut serving: JoinSet<Result<Slice, GivenUp>> =
         slices.into_iter().map(|slice| slice.serve(Arc::clone(session))).collect();
+    let mut fenced: JoinSet<Slice> = JoinSet::new();
     let (mut left, mut last) = (Vec::new(), None);
-    while let Some(ended) = serving.join_next().await {
-        match joined(ended) {
-            Ok(slice) => left.push(slice),
-            Err(given_up) => {
-                let slice = &given_up.slice;
-                tracing::error!(%slice, left = serving.len() + left.len(), "the slice is given up");
-                registration.withdraw(slice);
-                if !serving.is_empty() {
-                    session.say_hello();
+    while !serving.is_empty() {
+        tokio::select! {
+            Some(ended) = serving.join_next() => match joined(ended) {
+                Ok(slice) => left.push(slice),
+                Err(GivenUp { slice, error }) => {
+                    let id = slice.id().clone();
+                    tracing::error!(slice = %id, left = serving.len(), "the slice is given up: {error}");
+                    registration.withdraw(&id);
+                    if matches!(error, ExecutorError::Fenced { .. }) {
+                        fenced.spawn(slice.regained());
+                    }
+                    if !serving.is_empty() {
+                        session.say_hello();
+                    }
+                    last = Some((id, error));
                 }
-                last = Some(given_up);
+            },
+            Some(regained) = fenced.join_next() => {
+                let slice = joined(regained);
+                registration.offer_again(slice.id());
+                session.say_hello();
+                serving.spawn(slice.serve(Arc::clone(session)));
             }
         }
     }
     let outcome = match last {
-        Some(GivenUp { slice, error }) if left.is_empty() => {
+        Some((slice, error)) if left.is_empty() => {
             Err(AgentError::NoSlice { slice, source: Box::new(error) })
         }
         _ => Ok(()),

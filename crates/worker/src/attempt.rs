@@ -13,7 +13,7 @@ use orchestrator_proto::{
     v1,
 };
 use orchestrator_types::{Digest, FailureClass, FencingToken, SliceId};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tracing::Instrument as _;
@@ -23,7 +23,9 @@ use crate::{
     blobs::Pin,
     client::TransferError,
     failure::{Failure, chain},
+    health::Alarm,
     host::Host,
+    pace::Pace,
     retry::until_answered,
     session::Running,
     supervisor::Supervisor,
@@ -67,6 +69,8 @@ enum Said {
     Refused(Refusal),
     /// It is dead or as good as dead; this is what we saw of it.
     Lost(String),
+    /// It must not go on.
+    Condemned(Alarm),
 }
 
 impl Attempt<'_> {
@@ -201,12 +205,13 @@ impl Attempt<'_> {
             }
             Said::Failure(failure) => {
                 self.supervisor.succeeded();
-                Err(told(failure))
+                Err(self.supervisor.excuse(told(failure)).await)
             }
             Said::Refused(refusal) => {
                 Err(broken(format!("the executor refuses the unit: {refusal}")))
             }
             Said::Lost(symptom) => Err(self.supervisor.post_mortem(&symptom).await),
+            Said::Condemned(alarm) => Err(self.supervisor.condemn(alarm).await),
         }
     }
 
@@ -219,14 +224,21 @@ impl Attempt<'_> {
         };
         let mut executor = self.supervisor.client().await.map_err(no_executor)?;
         let silence = self.host.limits.silence;
-        let silent = || Said::Lost(format!("it said nothing for {} s", silence.as_secs_f64()));
+        let stalled = || Said::Lost(format!("it made no progress for {} s", silence.as_secs_f64()));
         let request = v1::ExecuteRequest { assignment: Some(assignment.into()) };
-        let events = match timeout(silence, executor.execute(request)).await {
-            Ok(Ok(reply)) => reply.into_inner(),
-            Ok(Err(status)) => return Ok(refused(status.into())),
-            Err(_) => return Ok(silent()),
+        let said = async {
+            let events = match timeout(silence, executor.execute(request)).await {
+                Ok(Ok(reply)) => reply.into_inner(),
+                Ok(Err(status)) => return refused(status.into()),
+                Err(_) => return stalled(),
+            };
+            listen(events, &self.running, silence).await.unwrap_or_else(stalled)
         };
-        Ok(listen(events, &self.running, silence).await.unwrap_or_else(silent))
+        tokio::select! {
+            biased;
+            alarm = self.supervisor.alarm() => Ok(Said::Condemned(alarm)),
+            said = said => Ok(said),
+        }
     }
 
     async fn commit(&mut self, result: UnitResult) -> Result<(), Failure> {
@@ -287,7 +299,7 @@ async fn farewell(host: &Host) {
     sleep(FAREWELL).await;
 }
 
-/// Hears the executor out; `None` if it says nothing for `silence`. Dropping the stream, as a
+/// Hears the executor out; `None` if it makes no progress for `silence`. Dropping the stream, as a
 /// cancelled attempt does, tells the executor to stop.
 async fn listen(
     mut events: Streaming<v1::ExecuteEvent>,
@@ -295,10 +307,14 @@ async fn listen(
     silence: Duration,
 ) -> Option<Said> {
     use v1::execute_event::Event;
+    let mut pace = Pace::begin(Instant::now());
     loop {
-        match timeout(silence, events.message()).await.ok()? {
+        match timeout_at(pace.deadline(silence), events.message()).await.ok()? {
             Ok(Some(v1::ExecuteEvent { event })) => match event {
-                Some(Event::Progress(progress)) => running.report(progress),
+                Some(Event::Progress(progress)) => {
+                    pace.hear(&progress, Instant::now());
+                    running.report(progress);
+                }
                 Some(Event::Result(result)) => return Some(Said::Result(result)),
                 Some(Event::Failure(failure)) => return Some(Said::Failure(failure)),
                 // An event of a newer minor version.

@@ -49,14 +49,14 @@ pub struct Limits {
     pub reconnect: Duration,
     /// How long running attempts may go on after [`Agent::shutdown`](crate::Agent::shutdown).
     pub grace: Duration,
-    /// An executor that says nothing for so long is killed.
+    /// An executor whose attempt makes no progress for so long is killed.
     pub silence: Duration,
     /// Blobs in the scratch folder that no attempt needs are removed beyond this.
     pub blobs: ByteCount,
 }
 
 impl Default for Limits {
-    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min of silence, 2 GiB of blobs.
+    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min without progress, 2 GiB of blobs.
     fn default() -> Self {
         Self {
             first_contact: Duration::from_secs(5),

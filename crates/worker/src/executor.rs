@@ -38,7 +38,7 @@ impl Executor {
     pub(crate) async fn start(launch: &dyn Launch, recipe: &Recipe) -> Result<Self, ExecutorError> {
         remove_socket(&recipe.socket);
         let program = &recipe.program;
-        let spawned = launch.spawn(recipe);
+        let spawned = launch.spawn(recipe).await;
         let mut process =
             spawned.map_err(|source| ExecutorError::Spawn { program: program.clone(), source })?;
         let answer = timeout(ANSWER, first_answer(launch, &mut process, recipe)).await;
@@ -66,6 +66,7 @@ impl Recipe {
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
+        command.arg("--agent").arg(std::process::id().to_string());
         if self.device != DeviceId::Cpu {
             // CUDA shows a process one MIG instance at most; this way it is always device 0.
             command.env("CUDA_VISIBLE_DEVICES", self.device.to_string());

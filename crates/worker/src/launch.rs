@@ -41,7 +41,7 @@ pub trait Launch: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// What the system says.
-    fn spawn(&self, recipe: &Recipe) -> io::Result<Box<dyn Child>>;
+    fn spawn<'a>(&'a self, recipe: &'a Recipe) -> Later<'a, io::Result<Box<dyn Child>>>;
 
     /// A connection to the one that was started last; `None` while it does not listen.
     fn connect<'a>(&'a self, recipe: &'a Recipe) -> Later<'a, Option<Channel>>;
@@ -49,6 +49,12 @@ pub trait Launch: fmt::Debug + Send + Sync + 'static {
 
 /// An executor's process. Dropping it ends the process.
 pub trait Child: fmt::Debug + Send {
+    /// Its pid, also when it is reaped and what it started is not gone.
+    fn number(&self) -> Option<u32>;
+
+    /// Whether nothing is left of it and of what it started.
+    fn is_gone(&mut self) -> bool;
+
     /// How it ended, if it has.
     fn ended(&mut self) -> Option<ExitStatus>;
 
@@ -59,7 +65,7 @@ pub trait Child: fmt::Debug + Send {
     fn last_words(&mut self) -> Later<'_, String>;
 
     /// Asks it to leave, and kills it if it does not.
-    fn end(self: Box<Self>) -> Later<'static, ()>;
+    fn end(&mut self) -> Later<'_, ()>;
 
     /// Kills it, and waits until it is gone.
     fn kill(&mut self) -> Later<'_, ()>;
@@ -70,9 +76,11 @@ pub trait Child: fmt::Debug + Send {
 pub struct Processes;
 
 impl Launch for Processes {
-    fn spawn(&self, recipe: &Recipe) -> io::Result<Box<dyn Child>> {
-        let process = Process::spawn(recipe.command(), recipe.slice.clone())?;
-        Ok(Box::new(process))
+    fn spawn<'a>(&'a self, recipe: &'a Recipe) -> Later<'a, io::Result<Box<dyn Child>>> {
+        Box::pin(async {
+            let process = Process::spawn(recipe.command(), recipe.slice.clone()).await?;
+            Ok(Box::new(process) as Box<dyn Child>)
+        })
     }
 
     fn connect<'a>(&'a self, recipe: &'a Recipe) -> Later<'a, Option<Channel>> {
@@ -86,6 +94,14 @@ impl Launch for Processes {
 }
 
 impl Child for Process {
+    fn number(&self) -> Option<u32> {
+        Self::number(self)
+    }
+
+    fn is_gone(&mut self) -> bool {
+        Self::is_gone(self)
+    }
+
     fn ended(&mut self) -> Option<ExitStatus> {
         Self::ended(self)
     }
@@ -98,8 +114,8 @@ impl Child for Process {
         Box::pin(Self::last_words(self))
     }
 
-    fn end(self: Box<Self>) -> Later<'static, ()> {
-        Box::pin(Self::end(*self))
+    fn end(&mut self) -> Later<'_, ()> {
+        Box::pin(Self::end(self))
     }
 
     fn kill(&mut self) -> Later<'_, ()> {

@@ -2,7 +2,7 @@
 //! lasts.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -23,15 +23,43 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Registration {
     pub(crate) address: String,
-    pub(crate) request: Mutex<v1::RegisterRequest>,
     pub(crate) client: Client,
+    offer: Mutex<Offer>,
+}
+
+#[derive(Debug)]
+struct Offer {
+    request: v1::RegisterRequest,
+    /// Slices that are not offered.
+    withdrawn: Vec<v1::Slice>,
 }
 
 impl Registration {
+    pub(crate) const fn new(
+        address: String,
+        client: Client,
+        request: v1::RegisterRequest,
+    ) -> Self {
+        let offer = Mutex::new(Offer { request, withdrawn: Vec::new() });
+        Self { address, client, offer }
+    }
+
+    fn offer(&self) -> MutexGuard<'_, Offer> {
+        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Offers this slice no longer.
     pub(crate) fn withdraw(&self, slice: &SliceId) {
-        let mut request = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-        request.slices.retain(|offer| offer.id != slice.as_str());
+        let mut offer = self.offer();
+        let Offer { request, withdrawn } = &mut *offer;
+        move_offer(slice, &mut request.slices, withdrawn);
+    }
+
+    /// Offers this slice again.
+    pub(crate) fn offer_again(&self, slice: &SliceId) {
+        let mut offer = self.offer();
+        let Offer { request, withdrawn } = &mut *offer;
+        move_offer(slice, withdrawn, &mut request.slices);
     }
 
     /// Says hello, also again. The coordinator ends the session of an earlier life of this node.
@@ -45,10 +73,7 @@ impl Registration {
 
     async fn register(&self, session: &Session) -> Result<(), Attempt> {
         let held = session.held();
-        let request = {
-            let known = self.request.lock().unwrap_or_else(PoisonError::into_inner);
-            v1::RegisterRequest { held: held.clone(), ..known.clone() }
-        };
+        let request = v1::RegisterRequest { held: held.clone(), ..self.offer().request.clone() };
         let reply = self.client.register(request).await;
         let taken_in = reply.map(|reply| session.take_in(&held, &reply));
         taken_in.map_err(|refusal| match refusal.again() {
@@ -59,6 +84,11 @@ impl Registration {
             }
         })
     }
+}
+
+fn move_offer(slice: &SliceId, from: &mut Vec<v1::Slice>, to: &mut Vec<v1::Slice>) {
+    to.extend(from.extract_if(.., |offer| offer.id == slice.as_str()));
+    to.sort_by(|a, b| a.id.cmp(&b.id));
 }
 
 /// A connection, which from then on renews itself.

@@ -31,11 +31,11 @@ pub(crate) struct Slice {
     leases: u64,
 }
 
-/// A slice that has no executor and will get none.
+/// A slice that has no executor, and gets none unless it is regained.
 #[derive(Debug)]
 pub(crate) struct GivenUp {
-    pub(crate) slice: SliceId,
-    /// Why its last start failed.
+    pub(crate) slice: Slice,
+    /// Why there is none.
     pub(crate) error: ExecutorError,
 }
 
@@ -49,7 +49,7 @@ impl Slice {
     /// future kills the executor.
     ///
     /// # Errors
-    /// [`GivenUp`], when the executor does not start any more.
+    /// [`GivenUp`], when the executor does not start any more, or may not.
     pub(crate) async fn serve(mut self, session: Arc<Session>) -> Result<Self, GivenUp> {
         let host = Arc::clone(&self.host);
         loop {
@@ -62,8 +62,8 @@ impl Slice {
             match leased {
                 Ok(assignment) => Box::pin(self.attempt(&session, assignment)).await,
                 Err(error) => {
-                    self.supervisor.stop().await;
-                    return Err(GivenUp { slice: self.id, error });
+                    self.supervisor.retire().await;
+                    return Err(GivenUp { slice: self, error });
                 }
             }
         }
@@ -124,8 +124,18 @@ impl Slice {
         }
     }
 
+    pub(crate) const fn id(&self) -> &SliceId {
+        &self.id
+    }
+
+    /// Returns when the slice, which was given up because it is fenced, may be used again.
+    pub(crate) async fn regained(mut self) -> Self {
+        self.supervisor.regained().await;
+        self
+    }
+
     /// Ends the executor; returns when it is reaped.
-    pub(crate) async fn stop(self) {
-        self.supervisor.stop().await;
+    pub(crate) async fn stop(mut self) {
+        self.supervisor.retire().await;
     }
 }
