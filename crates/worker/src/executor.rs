@@ -31,6 +31,9 @@ pub(crate) struct Recipe {
     pub(crate) socket: PathBuf,
     pub(crate) blobs: PathBuf,
     pub(crate) cache: PathBuf,
+    /// Decoded samples, and the most that they may take over all executors.
+    pub(crate) decoded: PathBuf,
+    pub(crate) decoded_limit: ByteCount,
     pub(crate) threads: u32,
     pub(crate) device: DeviceId,
     /// Most memory of the device that it may use.
@@ -75,6 +78,8 @@ impl Recipe {
         command.arg("--socket").arg(&self.socket);
         command.arg("--blobs").arg(&self.blobs);
         command.arg("--cache").arg(&self.cache);
+        command.arg("--decoded").arg(&self.decoded);
+        command.arg("--decoded-bytes").arg(self.decoded_limit.as_u64().to_string());
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
