@@ -2,18 +2,19 @@
 //!
 //! There is no second code path: everything goes through the same services as on many machines.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
+use orchestrator_host::host_memory;
 use orchestrator_plan::Inventory;
-use orchestrator_proto::v1::coordinator_client::CoordinatorClient;
+use orchestrator_proto::{Blocking, Dial, v1::coordinator_client::CoordinatorClient};
 use orchestrator_types::NodeName;
-use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
+use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits, Processes};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::{executor, scratch, state};
+use crate::{executor, host, scratch, state};
 
 /// A running coordinator with one worker.
 pub(crate) struct Embedded {
@@ -47,6 +48,10 @@ impl Embedded {
         state::announce(state, &address)?;
         let node = node_of(&inventory)?;
         let config = AgentConfig {
+            dial: Dial::Tcp,
+            session: state::fresh_name()?,
+            launch: Arc::new(Processes),
+            blocking: Blocking::Threads,
             coordinator: address.clone(),
             node,
             slices: inventory.slices,
@@ -55,7 +60,7 @@ impl Embedded {
             cache,
             data,
             build: orchestrator_proto::BUILD.to_owned(),
-            limits: Limits::default(),
+            limits: Limits { decoded: host::decoded(&host_memory()), ..Limits::default() },
         };
         let agent = match Agent::start(config).await {
             Ok(agent) => agent,

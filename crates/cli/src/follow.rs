@@ -100,6 +100,12 @@ impl Follower {
             Kind::WorkerLost(lost) => {
                 self.display.say(&format!("worker on {} lost: {}", lost.node, lost.reason));
             }
+            Kind::Divergence(divergence) => {
+                let unit = divergence.unit;
+                self.display.say(&format!(
+                    "warning: a late result of unit {unit} has other bytes than the one that counts"
+                ));
+            }
             Kind::UnitLeased(_) | Kind::UnitCommitted(_) | Kind::LateResult(_) => {}
         }
         Ok(None)

@@ -78,6 +78,10 @@ fn told(event: &RunEvent) -> String {
             format!("quarantined {sample} of {dataset}: {reason}")
         }
         RunEvent::WorkerLost { node, reason } => format!("worker on {node} lost: {reason}"),
+        RunEvent::Divergence { unit, token, committed, late } => format!(
+            "unit {unit}: a late result, token {token}, has the digest {late}, and {committed} \
+             counts: some hardware or build computes something else"
+        ),
         RunEvent::LateResult { unit, token } => {
             format!("late result of unit {unit} refused, token {token}")
         }
@@ -115,6 +119,12 @@ mod tests {
                 reason: "cut".to_owned(),
             },
             RunEvent::WorkerLost { node: "a".parse().unwrap(), reason: "silent".to_owned() },
+            RunEvent::Divergence {
+                unit,
+                token,
+                committed: orchestrator_types::Digest::of(b"a"),
+                late: orchestrator_types::Digest::of(b"b"),
+            },
             RunEvent::LateResult { unit, token },
         ];
         let shown = events.map(|event| told(&event).replace(char::is_control, "\u{fffd}"));

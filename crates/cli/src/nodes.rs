@@ -236,13 +236,13 @@ fn table(columns: &[&str], numbers: usize) -> Table {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use orchestrator_ledger::{HostReading, Owner, PhaseReadings};
     use orchestrator_types::{Component, Precision};
 
     use super::*;
 
-    fn account() -> Account {
+    pub(crate) fn account() -> Account {
         let owner = Owner::Weights {
             model: "tiny-clip\u{1b}".to_owned(),
             component: Component::Vision,

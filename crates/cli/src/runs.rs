@@ -94,3 +94,26 @@ pub(crate) fn stored_report(state: &State, stored: &Stored) -> anyhow::Result<St
         _ => anyhow::Error::new(error).context(format!("failed to read {}", file.display())),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_one_line_each() {
+        let line = |run: &str, state: &str, name: &str| Shown {
+            submitted: "2026-11-30 14:00:00".to_owned(),
+            line: RunLine {
+                run: run.parse().unwrap(),
+                name: name.to_owned(),
+                state: state.to_owned(),
+                created_unix_ms: 0,
+                ended_unix_ms: None,
+                units: 40,
+                committed: 7,
+            },
+        };
+        let runs = vec![line("01k0", "complete", "tiny-clip"), line("01k1", "running", "a\nb")];
+        insta::assert_snapshot!(render(runs));
+    }
+}

@@ -113,12 +113,44 @@ mod tests {
     }
 
     #[test]
+    fn a_run_at_work_tells_who_works_on_what() {
+        let attempt = AttemptView {
+            run: "r".parse().unwrap(),
+            unit: orchestrator_types::UnitId(3),
+            component: Component::Vision,
+            attempt: 2,
+            token: orchestrator_types::FencingToken(7),
+            slice: "a.0".parse().unwrap(),
+            done: 64,
+            rows: 256,
+        };
+        let failed = FailedUnit {
+            unit: orchestrator_types::UnitId(1),
+            class: orchestrator_types::FailureClass::Invalid,
+            message: "bad\u{1b}[31m".to_owned(),
+        };
+        let count = Count { units: 4, committed: 1, rows: 1000, committed_rows: 256 };
+        let status = RunStatus {
+            line: RunLine { name: "title\nof it".to_owned(), ..line("running") },
+            begun: 1,
+            components: BTreeMap::from([(Component::Vision, count)]),
+            attempts: vec![attempt],
+            waits: Some("no slice can hold the text tower".to_owned()),
+            failures: vec![failed],
+            quarantined: vec![SetAside { sample: "x.jpg".to_owned(), reason: "cut".to_owned() }],
+        };
+        let told = render(&status).replace(&moment(0), "MOMENT");
+        insta::assert_snapshot!(told);
+    }
+
+    #[test]
     fn advice_fits_what_is_missing() {
         let advice = |state, committed, bad: bool| {
             let count = Count { units: 2, committed, rows: 2, committed_rows: 0 };
             let sample = SetAside { sample: "a.jpg".to_owned(), reason: "cut".to_owned() };
             advice(&RunStatus {
                 line: line(state),
+                begun: 1,
                 attempts: Vec::new(),
                 waits: None,
                 components: BTreeMap::from([(Component::Vision, count)]),

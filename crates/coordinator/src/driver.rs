@@ -25,7 +25,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use orchestrator_plan::{Inventory, Plan, homeless, place_again};
@@ -45,6 +45,7 @@ use crate::{
     clock::Clock,
     event::Live,
     life::Life,
+    metrics::Metrics,
     store::{Store, StoreError},
 };
 
@@ -107,6 +108,7 @@ pub(crate) struct Driver {
     write_again_at: Millis,
     /// Since when no worker is connected.
     deserted: Option<Millis>,
+    pub(super) metrics: Metrics,
     now: Millis,
     at_unix_ms: i64,
 }
@@ -135,6 +137,7 @@ impl Driver {
             pause,
             write_again_at: now,
             deserted: None,
+            metrics: Metrics::default(),
             now,
             at_unix_ms,
         };
@@ -142,6 +145,14 @@ impl Driver {
             driver.load_running()?;
         }
         Ok(driver)
+    }
+
+    /// The same driver, which tells these figures.
+    #[must_use]
+    pub(crate) fn measured(mut self, metrics: Metrics) -> Self {
+        self.outbox = self.outbox.measured(metrics.clone());
+        self.metrics = metrics;
+        self
     }
 
     /// Works until `life` ends, then closes the store. A panic ends `life`.
@@ -176,10 +187,15 @@ impl Driver {
             self.wait_out(requests);
             return Ok(());
         }
+        let (begun, asked) = (Instant::now(), requests.len());
         let loaded = if self.failed { self.reload() } else { Ok(()) };
         let done = loaded.and_then(|()| self.transact(requests));
+        self.metrics.turned(asked, begun, done.is_ok());
         match &done {
-            Ok(()) => self.outbox.deliver(),
+            Ok(()) => {
+                self.metrics.stand(self.standing());
+                self.outbox.deliver();
+            }
             Err(error) => self.rolled_back(error),
         }
         done

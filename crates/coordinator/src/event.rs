@@ -135,6 +135,35 @@ impl Live {
 }
 
 impl RunEvent {
+    /// Writes it to the log, with its names as fields.
+    pub(crate) fn log(&self, run: &RunId) {
+        match self {
+            Self::StateChanged { state } => tracing::info!(%run, state = state.name(), "run"),
+            Self::UnitLeased { unit, attempt, slice, token } => {
+                tracing::debug!(%run, %unit, attempt, %token, %slice, "leased");
+            }
+            Self::UnitCommitted { unit, slice, rows, total_ms, cached } => {
+                tracing::debug!(%run, %unit, %slice, rows, total_ms, cached, "committed");
+            }
+            Self::UnitFailed { unit, attempt, slice, class, message, last } => {
+                let slice = slice.as_ref().map(tracing::field::display);
+                tracing::warn!(%run, %unit, attempt, slice, %class, last, message, "failed");
+            }
+            Self::SampleQuarantined { dataset, sample, reason } => {
+                tracing::warn!(%run, %dataset, %sample, reason, "quarantined");
+            }
+            Self::WorkerLost { node, reason } => {
+                tracing::warn!(%run, %node, reason, "worker lost");
+            }
+            Self::Divergence { unit, token, committed, late } => {
+                tracing::error!(%run, %unit, %token, %committed, %late, "a late result differs");
+            }
+            Self::LateResult { unit, token } => {
+                tracing::info!(%run, %unit, %token, "fenced: too late");
+            }
+        }
+    }
+
     /// Whether it says that a run is over.
     pub const fn is_end(&self) -> bool {
         matches!(self, Self::StateChanged { state } if !matches!(state, RunState::Running))

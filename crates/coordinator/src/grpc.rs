@@ -26,6 +26,7 @@ use crate::{
     event::Live,
     life::Life,
     lost,
+    metrics::Metrics,
     results::Results,
     submit, transfer,
     watch::{EVENTS_AHEAD, Watcher},
@@ -47,6 +48,7 @@ pub(crate) struct Handlers {
     pub build: String,
     pub slice_wait: Duration,
     pub blocking: Blocking,
+    pub metrics: Metrics,
     pub tasks: TaskTracker,
     pub life: Life,
 }
@@ -166,6 +168,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
         let chunks = request.into_inner();
         let (digest, size_bytes) = transfer::stage(self.blobs.clone(), &self.tasks, chunks).await?;
+        self.metrics.stored(size_bytes);
         let digest = digest.as_bytes().to_vec();
         Ok(Response::new(v1::StageReply { digest, size_bytes }))
     }

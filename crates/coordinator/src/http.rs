@@ -4,15 +4,23 @@
 
 use std::net::SocketAddr;
 
-use axum::{Router, http::StatusCode, routing::get};
+use axum::{
+    Router,
+    http::{HeaderName, StatusCode, header::CONTENT_TYPE},
+    routing::get,
+};
 use tokio::net::TcpListener;
 
-use crate::life::Life;
+use crate::{life::Life, metrics::Metrics};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Serves until `life` ends.
-pub(crate) async fn serve(listener: TcpListener, life: Life) {
+pub(crate) async fn serve(listener: TcpListener, metrics: Metrics, life: Life) {
     let health = life.clone();
-    let router = Router::new().route("/healthz", get(move || healthz(health.clone())));
+    let router = Router::new()
+        .route("/healthz", get(move || healthz(health.clone())))
+        .route("/metrics", get(move || scrape(metrics.clone())));
     let stop = life.stop().clone();
     let served = axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
@@ -28,6 +36,10 @@ pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<(TcpListener,
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     Ok((listener, address))
+}
+
+async fn scrape(metrics: Metrics) -> ([(HeaderName, &'static str); 1], String) {
+    ([(CONTENT_TYPE, OPEN_METRICS)], metrics.text())
 }
 
 async fn healthz(life: Life) -> (StatusCode, &'static str) {

@@ -6,15 +6,15 @@
 use std::path::PathBuf;
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, PROTOCOL_VERSION, Refusal, RefusalCode,
+    CONTROL_TIMEOUT, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal, RefusalCode,
     v1::{self, inspector_server::Inspector},
 };
 use orchestrator_types::RunId;
 use serde::Serialize;
-use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use crate::{
+    blocking::Blocking,
     driver::{self, DriverHandle},
     grpc::name,
     store::{Reader, StoreError},
@@ -30,7 +30,7 @@ pub(crate) struct Looks {
     pub driver: DriverHandle,
     pub state: PathBuf,
     pub build: String,
-    pub tasks: TaskTracker,
+    pub blocking: Blocking,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -39,15 +39,15 @@ type Answer<T> = Result<Response<T>, Status>;
 impl Inspector for Looks {
     async fn version(&self, request: Request<v1::VersionRequest>) -> Answer<v1::VersionReply> {
         let v1::VersionRequest { protocol_version, build } = request.into_inner();
-        if protocol_version != PROTOCOL_VERSION {
+        if !(PROTOCOL_MIN..=PROTOCOL_VERSION).contains(&protocol_version) {
             let message = format!(
                 "client {build} speaks protocol version {protocol_version}, and coordinator {} \
-                 speaks {PROTOCOL_VERSION}; install the same release on both",
+                 speaks {PROTOCOL_MIN} to {PROTOCOL_VERSION}; install the same release on both",
                 self.build
             );
             return Err(Refusal::new(RefusalCode::Stale, message).into());
         }
-        let (min_version, max_version) = (PROTOCOL_VERSION, PROTOCOL_VERSION);
+        let (min_version, max_version) = (PROTOCOL_MIN, PROTOCOL_VERSION);
         let build = self.build.clone();
         Ok(Response::new(v1::VersionReply { min_version, max_version, build }))
     }
@@ -111,9 +111,7 @@ impl Looks {
         read: impl FnOnce(Reader) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Refusal> {
         let state = self.state.clone();
-        let reading = self.tasks.spawn_blocking(move || read(Reader::open(&state)?));
-        let failed = |_| Refusal::new(RefusalCode::Internal, "reading the store failed");
-        Ok(reading.await.map_err(failed)??)
+        Ok(self.blocking.run(move || read(Reader::open(&state)?)).await??)
     }
 }
 

@@ -13,7 +13,9 @@
 //! `plan`, `run`).
 
 mod blobs;
-mod blocking;
+mod blocking {
+    pub use orchestrator_proto::{Blocking, Defect};
+}
 mod clock;
 mod config;
 mod driver;
@@ -26,6 +28,7 @@ mod http;
 mod inspector;
 mod life;
 mod lost;
+mod metrics;
 mod results;
 mod service;
 mod store;
@@ -38,11 +41,11 @@ mod view;
 mod watch;
 
 pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
-pub use blocking::{Blocking, Defect};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
+pub use orchestrator_proto::{Blocking, Defect};
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
 pub use store::{

@@ -27,6 +27,7 @@ use crate::{
     http,
     inspector::Looks,
     life::{EndError, Life},
+    metrics::Metrics,
     results::Results,
     store::{Store, StoreError, refuse_network},
     sweep::Sweep,
@@ -103,13 +104,14 @@ impl Coordinator {
         let pause = Pause::default();
         let (requests, receiver) = handle(life.clone(), pause.clone());
         let (driver, blobs) = open(&config, clock.clone(), told.clone(), pause.clone()).await?;
-        let driver = start_driver(driver, receiver, life.clone())?;
+        let metrics = Metrics::default();
+        let driver = start_driver(driver.measured(metrics.clone()), receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let looks = Looks {
             driver: requests.clone(),
             state: config.state.clone(),
             build: config.build.clone(),
-            tasks: tasks.clone(),
+            blocking: config.blocking,
         };
         let handlers = Handlers {
             driver: requests,
@@ -120,6 +122,7 @@ impl Coordinator {
             build: config.build.clone(),
             slice_wait: config.slice_wait,
             blocking: config.blocking,
+            metrics: metrics.clone(),
             tasks: tasks.clone(),
             life: life.clone(),
         };
@@ -133,7 +136,7 @@ impl Coordinator {
         let services = Services { handlers, looks, reflection: config.reflection };
         let server = tasks.spawn(serve(listener, services, life.clone())).abort_handle();
         let http = http.map(|(listener, address)| {
-            tasks.spawn(http::serve(listener, life.clone()));
+            tasks.spawn(http::serve(listener, metrics, life.clone()));
             address
         });
         Ok(Self { address, http, life, pause, tasks, server, driver, config })

@@ -44,6 +44,8 @@ pub struct RunStatus {
     /// The run, as in a list.
     #[serde(flatten)]
     pub line: RunLine,
+    /// The event with which its present life began.
+    pub begun: u64,
     /// How far, by component.
     pub components: BTreeMap<Component, Count>,
     /// Attempts in work; known to a coordinator only.
@@ -222,6 +224,7 @@ impl RunStatus {
         let quarantined = quarantined.into_iter().take(NAMED);
         Ok(Some(Self {
             line: RunLine::new(summary, working),
+            begun: reader.begun(run)?,
             components,
             attempts: Vec::new(),
             waits: None,

@@ -110,6 +110,11 @@ impl Run {
         self.units.get(unit.0 as usize)?.outcome()
     }
 
+    /// How many units have not ended.
+    pub const fn open_units(&self) -> usize {
+        self.open
+    }
+
     /// The attempts now running, by token.
     pub const fn live(&self) -> &BTreeMap<FencingToken, Attempt> {
         &self.live

@@ -125,27 +125,10 @@ pub(crate) fn watch(arguments: &args::Watch, url: &str) -> Result<Exit, Failure>
         let run = cluster.find(&arguments.run).await?;
         let output = arguments.output.clone();
         let output = output.map(|output| args::Output { output, json: false });
-        let after = beginning(&cluster, &run).await?;
+        // A run that was resumed has the end of an earlier life behind it.
+        let after = cluster.status(&run).await.map_err(failed)?.begun.saturating_sub(1);
         look(&cluster, &run, after, output.as_ref(), &mut stop).await
     })
-}
-
-/// The event after which the present life of a run begins: a run that was resumed has an end
-/// behind it.
-async fn beginning(cluster: &Cluster, run: &RunId) -> Result<u64, Failure> {
-    let status = cluster.status(run).await.map_err(failed)?;
-    let over = status.line.ended_unix_ms.is_some();
-    let (mut after, mut ends) = (0, Vec::new());
-    loop {
-        let events = cluster.events(run, after).await.map_err(failed)?;
-        let Some(last) = events.last() else { break };
-        after = last.sequence;
-        ends.extend(events.iter().filter(|event| event.event.is_end()).map(|event| event.sequence));
-    }
-    // The last end of a run that is over is its own.
-    let earlier =
-        if over { ends.len().checked_sub(2).map(|index| ends[index]) } else { ends.pop() };
-    Ok(earlier.unwrap_or(0))
 }
 
 /// Follows the run to its end and tells its results; Ctrl-C stops looking.

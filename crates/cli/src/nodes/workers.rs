@@ -115,3 +115,65 @@ fn span(ms: u64) -> String {
         seconds => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use orchestrator_coordinator::AttemptView;
+    use orchestrator_types::{Component, DeviceId, FencingToken, UnitId};
+
+    use super::{super::tests::account, *};
+
+    fn slice(name: &str, device: DeviceId, attempts: Vec<AttemptView>) -> SliceView {
+        SliceView {
+            slice: name.parse().unwrap(),
+            device,
+            threads: 8,
+            ceiling_bytes: ByteCount::gib(2),
+            account: (!attempts.is_empty()).then(account),
+            attempts,
+        }
+    }
+
+    fn worker(node: &str, silent_ms: u64, slices: Vec<SliceView>) -> WorkerView {
+        WorkerView {
+            node: node.parse().unwrap(),
+            session: "01k0session".parse().unwrap(),
+            connected_ms: 7_384_000,
+            silent_ms,
+            lease_ms: 30_000,
+            libtorch: "2.11.0".to_owned(),
+            slices,
+        }
+    }
+
+    #[test]
+    fn who_works_on_what_and_holds_what_is_told() {
+        let attempt = AttemptView {
+            run: "01k0".parse().unwrap(),
+            unit: UnitId(3),
+            component: Component::Vision,
+            attempt: 1,
+            token: FencingToken(7),
+            slice: "a.0".parse().unwrap(),
+            done: 64,
+            rows: 256,
+        };
+        let gpu = DeviceId::Gpu("GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab".to_owned());
+        let workers = vec![
+            worker("a", 1_200, vec![slice("a.0", gpu, vec![attempt])]),
+            worker("b", 21_000, vec![slice("b.0", DeviceId::Cpu, Vec::new())]),
+        ];
+        insta::assert_snapshot!(render(&ClusterView { epoch: 1, workers }));
+    }
+
+    #[test]
+    fn a_cluster_without_workers_says_what_to_do() {
+        insta::assert_snapshot!(render(&ClusterView::default()), @"no worker is connected; start one with `orchestrator worker --coordinator URL`");
+    }
+
+    #[test]
+    fn spans_are_as_exact_as_a_glance_needs() {
+        let shown = [300, 9_900, 59_000, 61_000, 3_700_000, 90_000_000].map(span);
+        assert_eq!(shown, ["0.3 s", "9.9 s", "59 s", "1 min 1 s", "1 h 1 min", "1 d 1 h"]);
+    }
+}

@@ -6,18 +6,23 @@ use orchestrator_proto::Refusal;
 use tokio::sync::broadcast;
 
 use super::Reply;
-use crate::event::Live;
+use crate::{event::Live, metrics::Metrics};
 
 /// See the module's documentation.
 pub(super) struct Outbox {
     replies: Vec<Box<dyn FnOnce() + Send>>,
     events: Vec<Live>,
     live: broadcast::Sender<Arc<Live>>,
+    metrics: Metrics,
 }
 
 impl Outbox {
     pub(super) fn new(live: broadcast::Sender<Arc<Live>>) -> Self {
-        Self { replies: Vec::new(), events: Vec::new(), live }
+        Self { replies: Vec::new(), events: Vec::new(), live, metrics: Metrics::default() }
+    }
+
+    pub(super) fn measured(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
     }
 
     pub(super) fn reply<T: Send + 'static>(&mut self, to: Reply<T>, answer: Result<T, Refusal>) {
@@ -32,6 +37,10 @@ impl Outbox {
     /// Events first: who gets a reply finds its event told.
     pub(super) fn deliver(&mut self) {
         for event in self.events.drain(..) {
+            if let Live::Recorded(run, recorded) = &event {
+                self.metrics.happened(&recorded.event);
+                recorded.event.log(run);
+            }
             // Nobody watching is no error.
             drop(self.live.send(Arc::new(event)));
         }

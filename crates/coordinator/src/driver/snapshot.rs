@@ -3,6 +3,7 @@
 use orchestrator_run::Attempt;
 
 use super::{Driver, active::ActiveRun};
+use crate::metrics::Standing;
 use crate::view::{AttemptView, ClusterView, RunNow, SliceView, Snapshot, WorkerView};
 
 impl Driver {
@@ -30,6 +31,25 @@ impl Driver {
             .collect();
         workers.sort_by(|a, b| a.node.cmp(&b.node));
         Snapshot { cluster: ClusterView { epoch: self.store.epoch(), workers }, runs }
+    }
+
+    /// How many of everything there are.
+    pub(super) fn standing(&self) -> Standing {
+        let mut standing = Standing {
+            epoch: self.store.epoch(),
+            runs: self.runs.len(),
+            sessions: self.sessions.iter().count(),
+            slices_waiting: self.waiting.len(),
+            ..Standing::default()
+        };
+        for active in self.runs.values() {
+            let (units, open) = (active.run.plan().units.len(), active.run.open_units());
+            let leased = active.run.live().len();
+            standing.leases += leased;
+            standing.units_waiting += open.saturating_sub(leased);
+            standing.units_ended += units - open;
+        }
+        standing
     }
 
     fn slice(

@@ -155,6 +155,7 @@ impl Driver {
         session: &SessionId,
         attempts: &[AttemptReport],
     ) -> Result<Vec<FencingToken>, Refusal> {
+        self.metrics.heartbeat();
         let known = self.sessions.get_mut(session).ok_or_else(|| session_over(session))?;
         known.seen = self.now;
         if !known.registered {

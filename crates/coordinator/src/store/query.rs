@@ -407,3 +407,12 @@ pub(super) fn events(
         })
     })
 }
+
+/// The event with which the present life of a run began; 0 before the first.
+pub(super) fn begun(connection: &Connection, run: RunKey) -> Result<u64, StoreError> {
+    let sql = "SELECT max(sequence) FROM events WHERE run = ?1
+         AND event LIKE '{\"kind\":\"state_changed\"%' AND event LIKE '%\"running\"%'";
+    let found: rusqlite::Result<Option<i64>> = connection.query_row(sql, [run.0], |row| row.get(0));
+    let found = found.map_err(StoreError::database("be read"))?;
+    Ok(found.unwrap_or_default().cast_unsigned())
+}

@@ -91,14 +91,20 @@ impl Reader {
         self.of_run(run, |connection, key| query::events(connection, key, after, limit))
     }
 
-    fn of_run<T>(
+    /// The event with which the present life of a run began: one that was resumed has the end of
+    /// an earlier life before it.
+    pub fn begun(&self, run: &RunId) -> Result<u64, StoreError> {
+        self.of_run(run, query::begun)
+    }
+
+    fn of_run<T: Default>(
         &self,
         run: &RunId,
-        read: impl FnOnce(&Connection, super::RunKey) -> Result<Vec<T>, StoreError>,
-    ) -> Result<Vec<T>, StoreError> {
+        read: impl FnOnce(&Connection, super::RunKey) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         match query::run_state(&self.connection, run)? {
             Some((key, _)) => read(&self.connection, key),
-            None => Ok(Vec::new()),
+            None => Ok(T::default()),
         }
     }
 }
