@@ -8,12 +8,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use orchestrator_proto::Refusal;
+use orchestrator_proto::{Blocking, Refusal};
 use orchestrator_types::Digest;
 
 use crate::{
     blobs::{Blobs, GRACE, Listed},
-    blocking::Blocking,
     clock::Clock,
     life::Life,
     store::{Reader, StoreError},
