@@ -14,7 +14,7 @@
 
 mod blobs;
 mod blocking {
-    pub use orchestrator_proto::{Blocking, Defect};
+    pub(crate) use orchestrator_proto::{Blocking, Defect};
 }
 mod clock;
 mod config;
