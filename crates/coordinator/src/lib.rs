@@ -13,9 +13,6 @@
 //! `plan`, `run`).
 
 mod blobs;
-mod blocking {
-    pub(crate) use orchestrator_proto::{Blocking, Defect};
-}
 mod clock;
 mod config;
 mod driver;
