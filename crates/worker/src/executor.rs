@@ -1,10 +1,6 @@
 //! One life of an executor: started, answering, of our build.
 
-use std::{
-    fs, io,
-    path::Path,
-    time::Duration,
-};
+use std::{fs, io, path::Path, time::Duration};
 
 use orchestrator_proto::{
     CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, v1, v1::executor_client::ExecutorClient,
