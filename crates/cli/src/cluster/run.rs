@@ -8,7 +8,10 @@ use orchestrator_proto::v1::{ResumeReply, ResumeRequest, SubmitRequest};
 use orchestrator_report::{json, text};
 use orchestrator_types::RunId;
 
-use super::{CallError, Cluster, failed, reconnect::Reconnect};
+use super::{
+    CallError, Cluster, failed,
+    reconnect::{Reconnect, is_broken},
+};
 use crate::{
     args,
     devices::DeviceChoice,
@@ -142,7 +145,7 @@ async fn look(
     let mut client = cluster.client.clone();
     let mut reconnect = Reconnect::to(cluster.address.clone());
     let looking = async {
-        let end = follow(&mut client, run, after, &mut reconnect).await?;
+        let end = follow(&mut client, run, after, &mut reconnect).await.map_err(lost)?;
         match output {
             Some(output) => {
                 finish::finish(&mut client, run, output, None, &mut reconnect).await?;
@@ -158,6 +161,12 @@ async fn look(
             Ok(Exit::Cancelled)
         }
     }
+}
+
+/// A run whose coordinator stayed away.
+fn lost(error: anyhow::Error) -> Failure {
+    let exit = if is_broken(&error) { Exit::Unreachable } else { Exit::Internal };
+    Failure::new(exit, error)
 }
 
 async fn print_report(
