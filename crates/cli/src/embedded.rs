@@ -2,14 +2,14 @@
 //!
 //! There is no second code path: everything goes through the same services as on many machines.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
 use orchestrator_plan::Inventory;
-use orchestrator_proto::v1::coordinator_client::CoordinatorClient;
+use orchestrator_proto::{Blocking, Dial, v1::coordinator_client::CoordinatorClient};
 use orchestrator_types::NodeName;
-use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
+use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits, Processes};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -47,6 +47,10 @@ impl Embedded {
         state::announce(state, &address)?;
         let node = node_of(&inventory)?;
         let config = AgentConfig {
+            dial: Dial::Tcp,
+            session: state::fresh_name()?,
+            launch: Arc::new(Processes),
+            blocking: Blocking::Threads,
             coordinator: address.clone(),
             node,
             slices: inventory.slices,

@@ -14,6 +14,14 @@ use orchestrator_types::RunId;
 
 use crate::{exit::Failure, say};
 
+/// A name that nobody else has: a lower-case ULID.
+pub(crate) fn fresh_name<T>() -> anyhow::Result<T>
+where
+    T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    ulid::Ulid::generate().to_string().to_lowercase().parse().context("failed to make a name")
+}
+
 /// The folder of all embedded runs.
 pub(crate) struct State {
     root: PathBuf,

@@ -1,18 +1,31 @@
-//! Embeddings and predictions, stored by their content.
+//! Embeddings and predictions, stored by their content: in a folder or in a bucket.
 //!
 //! Invariant: what is under a digest's name is complete and durable, and its bytes are hashed again
 //! whenever they are sent. Nothing that is written or read is held whole, unless asked for.
 
+mod bucket;
 mod local;
+mod place;
+mod recent;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use orchestrator_types::Digest;
+use tokio::time::Instant;
 
-use self::local::{Draft, Folder, Source};
+pub use self::place::{BlobPlace, ParsePlaceError};
+pub(crate) use self::recent::GRACE;
+use self::{
+    bucket::{Bucket, Download, Upload},
+    local::{Draft, Folder, Source},
+    recent::Recent,
+};
 use crate::blocking::{Blocking, Defect};
 
 /// Bytes hashed at a time.
@@ -25,7 +38,7 @@ pub enum BlobError {
     #[error("blob {0} is not here")]
     Missing(Digest),
     /// It no longer holds what its name says.
-    #[error("blob {0} is damaged on disk")]
+    #[error("blob {0} is damaged")]
     Damaged(Digest),
     /// A file cannot be used.
     #[error("cannot {action} {path}")]
@@ -38,6 +51,22 @@ pub enum BlobError {
         #[source]
         source: io::Error,
     },
+    /// A bucket cannot be used.
+    #[error("cannot {action} {url}; {advice}")]
+    Object {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        url: String,
+        /// What to do.
+        advice: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<object_store::Error>,
+    },
+    /// The sweep removes it right now.
+    #[error("blob {0} was not wanted for long and is being removed; send it again")]
+    Leaving(Digest),
     /// See [`Defect`].
     #[error(transparent)]
     Defect(#[from] Defect),
@@ -49,27 +78,63 @@ pub(crate) fn path_in(root: &Path, digest: Digest) -> PathBuf {
     root.join(&name[..2]).join(name)
 }
 
+/// A blob that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub digest: Digest,
+    /// When it was stored last, milliseconds since 1970.
+    pub modified_unix_ms: i64,
+}
+
 /// The blobs of one coordinator.
 #[derive(Debug)]
 pub(crate) struct Blobs {
-    folder: Folder,
+    keeper: Keeper,
+    recent: Arc<Recent>,
+}
+
+#[derive(Debug)]
+enum Keeper {
+    Folder(Folder),
+    Bucket(Bucket),
 }
 
 impl Blobs {
-    /// The blobs in the state folder `state`. Blocks.
-    pub(crate) fn open(state: &Path, blocking: Blocking) -> Result<Self, BlobError> {
-        Ok(Self { folder: Folder::open(&state.join("blobs"), blocking)? })
+    /// The blobs in `place` of the store in the folder `state`. Elsewhere they lie under `identity`,
+    /// the store's own: two stores never delete each other's.
+    pub(crate) async fn open(
+        place: &BlobPlace,
+        state: &Path,
+        identity: u64,
+        blocking: Blocking,
+    ) -> Result<Self, BlobError> {
+        let own = format!("{identity:016x}");
+        let keeper = match place {
+            BlobPlace::State => Self::folder(state.join("blobs"), blocking).await?,
+            BlobPlace::Folder(folder) => Self::folder(folder.join(own), blocking).await?,
+            BlobPlace::Bucket(url) => {
+                let bucket = Bucket::open(url, &own, &environment())?;
+                bucket.probe().await?;
+                Keeper::Bucket(bucket)
+            }
+        };
+        Ok(Self { keeper, recent: Arc::default() })
     }
 
-    /// Where a blob lies, if it is there.
-    #[cfg(test)]
-    pub(crate) fn path(&self, digest: Digest) -> PathBuf {
-        self.folder.path(digest)
+    async fn folder(root: PathBuf, blocking: Blocking) -> Result<Keeper, BlobError> {
+        let opened = blocking.run(move || Folder::open(&root, blocking)).await??;
+        Ok(Keeper::Folder(opened))
     }
 
-    /// Size of a blob in bytes; `None` if it is not there.
+    /// Size of a blob in bytes; `None` if it is not there. Who asks wants to commit it.
     pub(crate) async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
-        self.folder.size(digest).await
+        if !self.recent.want(digest, Instant::now()) {
+            return Ok(None);
+        }
+        match &self.keeper {
+            Keeper::Folder(folder) => folder.size(digest).await,
+            Keeper::Bucket(bucket) => bucket.size(digest).await,
+        }
     }
 
     /// Whether a blob is there and whole: its bytes are hashed.
@@ -81,47 +146,115 @@ impl Blobs {
 
     /// Starts a new blob.
     pub(crate) async fn create(&self) -> Result<BlobWriter, BlobError> {
-        let draft = self.folder.create().await?;
-        Ok(BlobWriter { draft, hasher: blake3::Hasher::new(), size_bytes: 0 })
+        let sink = match &self.keeper {
+            Keeper::Folder(folder) => Sink::Draft(folder.create().await?),
+            Keeper::Bucket(bucket) => Sink::Upload(bucket.create()),
+        };
+        let recent = self.recent.clone();
+        Ok(BlobWriter { sink, recent, hasher: blake3::Hasher::new(), size_bytes: 0 })
     }
 
     /// Starts reading a blob.
     pub(crate) async fn read(&self, digest: Digest) -> Result<BlobReader, BlobError> {
-        let source = self.folder.read(digest).await?;
-        Ok(BlobReader { digest, source, hasher: blake3::Hasher::new() })
+        let origin = match &self.keeper {
+            Keeper::Folder(folder) => Origin::Source(folder.read(digest).await?),
+            Keeper::Bucket(bucket) => Origin::Download(bucket.read(digest).await?),
+        };
+        Ok(BlobReader { digest, origin, hasher: blake3::Hasher::new() })
+    }
+
+    /// At most `limit` blobs in order of their digests, after `after`.
+    pub(crate) async fn list(
+        &self,
+        after: Option<Digest>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, BlobError> {
+        match &self.keeper {
+            Keeper::Folder(folder) => folder.list(after, limit).await,
+            Keeper::Bucket(bucket) => bucket.list(after, limit).await,
+        }
+    }
+
+    /// Deletes a blob that no result names; `false` if somebody wanted it within [`GRACE`].
+    pub(crate) async fn delete(&self, digest: Digest) -> Result<bool, BlobError> {
+        if !self.recent.leave(digest, Instant::now()) {
+            return Ok(false);
+        }
+        let deleted = match &self.keeper {
+            Keeper::Folder(folder) => folder.delete(digest).await,
+            Keeper::Bucket(bucket) => bucket.delete(digest).await,
+        };
+        self.recent.left(digest);
+        deleted.map(|()| true)
     }
 }
 
-/// A blob being written. Dropped before [`BlobWriter::keep`], it leaves nothing.
+/// What the environment says, where it is text.
+fn environment() -> Vec<(String, String)> {
+    let text = |(key, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((key.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
+}
+
+/// A blob being written. Dropped before [`BlobWriter::keep`], nobody sees it.
 #[derive(Debug)]
 pub(crate) struct BlobWriter {
-    draft: Draft,
+    sink: Sink,
+    recent: Arc<Recent>,
     hasher: blake3::Hasher,
     size_bytes: u64,
 }
 
+#[derive(Debug)]
+enum Sink {
+    Draft(Draft),
+    Upload(Upload),
+}
+
 impl BlobWriter {
-    /// Appends to the blob. After an error, the blob can only be dropped.
+    /// Appends to the blob. After an error, it can only be abandoned.
     pub(crate) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), BlobError> {
         self.hasher.update(&bytes);
         self.size_bytes += bytes.len() as u64;
-        self.draft.write(bytes).await
+        match &mut self.sink {
+            Sink::Draft(draft) => draft.write(bytes).await,
+            Sink::Upload(upload) => upload.write(bytes).await,
+        }
     }
 
     /// Makes the blob durable under its digest; returns digest and size.
     pub(crate) async fn keep(self) -> Result<(Digest, u64), BlobError> {
         let digest = Digest::from(self.hasher.finalize());
-        self.draft.keep(digest).await?;
+        if !self.recent.want(digest, Instant::now()) {
+            return Err(BlobError::Leaving(digest));
+        }
+        match self.sink {
+            Sink::Draft(draft) => draft.keep(digest).await?,
+            Sink::Upload(upload) => upload.keep(digest).await?,
+        }
         Ok((digest, self.size_bytes))
+    }
+
+    /// Removes what was written.
+    pub(crate) async fn abandon(self) {
+        match self.sink {
+            Sink::Draft(draft) => drop(draft),
+            Sink::Upload(upload) => upload.abandon().await,
+        }
     }
 }
 
 /// A blob being read, and checked while it is.
-#[derive(Debug)]
 pub(crate) struct BlobReader {
     digest: Digest,
-    source: Source,
+    origin: Origin,
     hasher: blake3::Hasher,
+}
+
+enum Origin {
+    Source(Source),
+    Download(Download),
 }
 
 impl BlobReader {
@@ -130,7 +263,10 @@ impl BlobReader {
     /// # Errors
     /// [`BlobError::Damaged`] at the end of a blob whose bytes are not those of its name.
     pub(crate) async fn chunk(&mut self, limit: usize) -> Result<Vec<u8>, BlobError> {
-        let bytes = self.source.chunk(limit).await?;
+        let bytes = match &mut self.origin {
+            Origin::Source(source) => source.chunk(limit).await?,
+            Origin::Download(download) => download.chunk(limit).await?,
+        };
         self.hasher.update(&bytes);
         if bytes.is_empty() && Digest::from(self.hasher.finalize()) != self.digest {
             return Err(BlobError::Damaged(self.digest));
@@ -148,60 +284,5 @@ impl BlobReader {
             }
             whole.extend(bytes);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    async fn written(blobs: &Blobs, parts: &[&[u8]]) -> (Digest, u64) {
-        let mut writer = blobs.create().await.unwrap();
-        for part in parts {
-            writer.write(part.to_vec()).await.unwrap();
-        }
-        writer.keep().await.unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_blob_is_found_by_its_content_and_nothing_unfinished_stays() {
-        for blocking in [Blocking::Threads, Blocking::Inline] {
-            let state = tempfile::tempdir().unwrap();
-            let blobs = Blobs::open(state.path(), blocking).unwrap();
-            let (digest, size) = written(&blobs, &[b"one ", b"blob"]).await;
-            assert_eq!((digest, size), (Digest::of(b"one blob"), 8));
-            assert_eq!(blobs.size(digest).await.unwrap(), Some(8));
-
-            let mut reader = blobs.read(digest).await.unwrap();
-            assert_eq!(reader.chunk(5).await.unwrap(), b"one b");
-            assert_eq!(reader.chunk(5).await.unwrap(), b"lob");
-            assert_eq!(reader.chunk(5).await.unwrap(), b"");
-
-            let mut dropped = blobs.create().await.unwrap();
-            dropped.write(b"half".to_vec()).await.unwrap();
-            drop(dropped);
-            assert_eq!(fs::read_dir(state.path().join("blobs/staging")).unwrap().count(), 0);
-            assert_eq!(blobs.size(Digest::of(b"half")).await.unwrap(), None);
-        }
-    }
-
-    #[tokio::test]
-    async fn a_damaged_blob_is_never_sent_as_whole() {
-        let state = tempfile::tempdir().unwrap();
-        let blobs = Blobs::open(state.path(), Blocking::Inline).unwrap();
-        let (digest, _) = written(&blobs, &[b"good"]).await;
-        fs::write(blobs.path(digest), b"evil").unwrap();
-        let mut reader = blobs.read(digest).await.unwrap();
-        assert_eq!(reader.chunk(100).await.unwrap(), b"evil");
-        assert!(matches!(reader.chunk(100).await, Err(BlobError::Damaged(_))));
-        assert!(matches!(blobs.verify(digest).await, Err(BlobError::Damaged(_))));
-        let read = blobs.read(digest).await.unwrap().all().await;
-        assert!(matches!(read, Err(BlobError::Damaged(_))));
-        written(&blobs, &[b"good"]).await;
-        blobs.verify(digest).await.unwrap();
-        assert_eq!(blobs.read(digest).await.unwrap().all().await.unwrap(), b"good");
-        assert!(matches!(blobs.read(Digest::of(b"?")).await, Err(BlobError::Missing(_))));
     }
 }

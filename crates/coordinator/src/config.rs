@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::blocking::Blocking;
+use crate::{blobs::BlobPlace, blocking::Blocking};
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Config {
     pub no_worker: Duration,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// Where blobs are kept.
+    pub blobs: BlobPlace,
     /// Whether the store may lie on a network's file system.
     pub network_store: bool,
     /// Where work that blocks is done; simulations do it inline.
@@ -61,6 +63,7 @@ impl Config {
             straggler: Duration::from_secs(30),
             no_worker: Duration::from_mins(10),
             stop_wait: Duration::from_secs(3),
+            blobs: BlobPlace::State,
             network_store: false,
             blocking: Blocking::Threads,
         }

@@ -11,6 +11,7 @@
 
 mod active;
 mod outbox;
+mod pause;
 mod progress;
 mod request;
 mod runs;
@@ -48,6 +49,7 @@ use crate::{
     store::{Store, StoreError},
 };
 
+pub(crate) use pause::Pause;
 pub(crate) use request::{
     AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall, Registered,
     Registration, Request, Resumed, Resumption, Submitted, handle,
@@ -101,6 +103,9 @@ pub(crate) struct Driver {
     failed: bool,
     /// Runs to load again before anything else.
     stale: Vec<RunId>,
+    pause: Pause,
+    /// When the next write is tried, while paused.
+    write_again_at: Millis,
     /// Since when no worker is connected.
     deserted: Option<Millis>,
     pub(super) metrics: Metrics,
@@ -115,6 +120,7 @@ impl Driver {
         settings: Settings,
         clock: Arc<dyn Clock>,
         live: broadcast::Sender<Arc<Live>>,
+        pause: Pause,
     ) -> Result<Self, StoreError> {
         let (now, at_unix_ms) = (clock.now(), clock.unix_ms());
         let mut driver = Self {
@@ -128,6 +134,8 @@ impl Driver {
             outbox: Outbox::new(live),
             failed: false,
             stale: Vec::new(),
+            pause,
+            write_again_at: now,
             deserted: None,
             metrics: Metrics::default(),
             now,
@@ -160,8 +168,10 @@ impl Driver {
                 () = sleep(TICK) => {}
             }
             if let Err(error) = self.turn(std::mem::take(&mut batch)) {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::error!(%error, cause, "a turn was rolled back");
+                if self.pause.reason().is_none() {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(%error, cause, "a turn was rolled back");
+                }
                 sleep(FAILURE_PAUSE).await;
             }
         }
@@ -173,19 +183,20 @@ impl Driver {
     /// One turn; replies and events have left when it returns `Ok`.
     pub(crate) fn turn(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         (self.now, self.at_unix_ms) = (self.clock.now(), self.clock.unix_ms());
-        let (begun, asked) = (Instant::now(), requests.len());
-        if self.failed {
-            self.reload()?;
+        if !self.writable() {
+            self.wait_out(requests);
+            return Ok(());
         }
-        let done = self.transact(requests);
+        let (begun, asked) = (Instant::now(), requests.len());
+        let loaded = if self.failed { self.reload() } else { Ok(()) };
+        let done = loaded.and_then(|()| self.transact(requests));
         self.metrics.turned(asked, begun, done.is_ok());
-        if done.is_ok() {
-            self.metrics.stand(self.standing());
-            self.outbox.deliver();
-        } else {
-            self.failed = true;
-            self.outbox.clear();
-            self.stale.extend(std::mem::take(&mut self.runs).into_keys());
+        match &done {
+            Ok(()) => {
+                self.metrics.stand(self.standing());
+                self.outbox.deliver();
+            }
+            Err(error) => self.rolled_back(error),
         }
         done
     }

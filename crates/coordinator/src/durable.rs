@@ -4,6 +4,15 @@
 
 use std::{fs, io, path::Path};
 
+/// What everybody is told while nothing can be stored.
+pub(crate) const DISK_FULL: &str =
+    "the coordinator's disk is full; it goes on by itself when there is space";
+
+/// Whether a file system has no room left, for us or at all.
+pub(crate) fn disk_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Makes the entries of `folder` durable.
 pub(crate) fn sync(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()

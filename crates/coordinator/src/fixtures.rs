@@ -269,3 +269,47 @@ fn partial(direction: Direction, queries: Shard) -> Partial {
         }
     }
 }
+
+/// The bytes of [`committed_blob`].
+pub(crate) const COMMITTED: &[u8] = b"the blob of a committed unit";
+
+/// Stores a run with one committed unit, whose blob this is.
+pub(crate) fn committed_blob(store: &crate::store::Store) -> Digest {
+    let inventory = Inventory { slices: vec![offer("n", 0)] };
+    let key = store.insert_run(&submitted("r", &inventory).submission, 1).unwrap();
+    let attempt = orchestrator_run::Attempt {
+        unit: UnitId(0),
+        number: 1,
+        token: orchestrator_types::FencingToken(1),
+        session: "s".parse().unwrap(),
+        node: "n".parse().unwrap(),
+        slice: "n.0".parse().unwrap(),
+        started: orchestrator_run::Millis(0),
+        terms: orchestrator_run::Terms::default(),
+        elsewhere: false,
+    };
+    let digest = Digest::of(COMMITTED);
+    let blob = Blob { digest, size_bytes: ByteCount::bytes(COMMITTED.len() as u64) };
+    let result = UnitResult { blob, ..example() };
+    store.lease(key, &attempt, 1).unwrap();
+    store.commit_unit(key, &attempt, Some(1), &result, 2).unwrap();
+    digest
+}
+
+/// A result of one row, of nothing in particular.
+pub(crate) fn example() -> UnitResult {
+    UnitResult {
+        rows: 1,
+        blob: Blob { digest: Digest::of(b"example"), size_bytes: ByteCount::bytes(7) },
+        partial: String::new(),
+        quarantined: Vec::new(),
+        timing: Timing::default(),
+        cached: false,
+        reading: ExecutorReading::default(),
+        samples: None,
+        account: None,
+        rows_per_dispatch: 0,
+        images: ImageCounts::default(),
+        inline: None,
+    }
+}

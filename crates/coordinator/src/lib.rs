@@ -13,7 +13,9 @@
 //! `plan`, `run`).
 
 mod blobs;
-mod blocking;
+mod blocking {
+    pub use orchestrator_proto::{Blocking, Defect};
+}
 mod clock;
 mod config;
 mod driver;
@@ -31,18 +33,19 @@ mod results;
 mod service;
 mod store;
 mod submit;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod transfer;
 mod view;
 mod watch;
 
-pub use blobs::BlobError;
-pub use blocking::{Blocking, Defect};
+pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};
 pub use life::EndError;
+pub use orchestrator_proto::{Blocking, Defect};
 pub use results::run_folder;
 pub use service::{Coordinator, StartError};
 pub use store::{

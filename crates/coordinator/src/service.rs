@@ -21,7 +21,7 @@ use crate::{
     blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
-    driver::{Driver, Request, Settings, handle},
+    driver::{Driver, Pause, Request, Settings, handle},
     event::Live,
     grpc::Handlers,
     http,
@@ -30,6 +30,7 @@ use crate::{
     metrics::Metrics,
     results::Results,
     store::{Store, StoreError, refuse_network},
+    sweep::Sweep,
 };
 
 /// Live events that a watcher may miss before it reads the store again.
@@ -41,7 +42,7 @@ pub enum StartError {
     /// The store cannot be used.
     #[error("the coordinator's store cannot be used")]
     Store(#[from] StoreError),
-    /// The folder of blobs cannot be used.
+    /// The place of the blobs cannot be used.
     #[error("the coordinator's blobs cannot be used")]
     Blobs(#[from] BlobError),
     /// The address is taken, or not ours.
@@ -67,6 +68,7 @@ pub struct Coordinator {
     address: SocketAddr,
     http: Option<SocketAddr>,
     life: Life,
+    pause: Pause,
     tasks: TaskTracker,
     server: AbortHandle,
     driver: JoinHandle<()>,
@@ -99,8 +101,9 @@ impl Coordinator {
         };
         let (told, _) = broadcast::channel(LIVE_EVENTS);
         let life = Life::default();
-        let (requests, receiver) = handle(life.clone());
-        let (driver, blobs) = open(&config, clock, told.clone()).await?;
+        let pause = Pause::default();
+        let (requests, receiver) = handle(life.clone(), pause.clone());
+        let (driver, blobs) = open(&config, clock.clone(), told.clone(), pause.clone()).await?;
         let metrics = Metrics::default();
         let driver = start_driver(driver.measured(metrics.clone()), receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
@@ -123,13 +126,20 @@ impl Coordinator {
             tasks: tasks.clone(),
             life: life.clone(),
         };
+        let sweep = Sweep {
+            blobs: handlers.blobs.clone(),
+            state: config.state.clone(),
+            blocking: config.blocking,
+            clock,
+        };
+        tasks.spawn(sweep.work_until(life.clone()));
         let services = Services { handlers, looks, reflection: config.reflection };
         let server = tasks.spawn(serve(listener, services, life.clone())).abort_handle();
         let http = http.map(|(listener, address)| {
             tasks.spawn(http::serve(listener, metrics, life.clone()));
             address
         });
-        Ok(Self { address, http, life, tasks, server, driver, config })
+        Ok(Self { address, http, life, pause, tasks, server, driver, config })
     }
 
     /// Where it listens.
@@ -154,6 +164,11 @@ impl Coordinator {
     /// See [`EndError`].
     pub async fn ended(&self) -> Result<(), EndError> {
         self.life.ended().await
+    }
+
+    /// Why nothing can be stored now, such as a full disk; it goes on by itself when that is over.
+    pub fn paused(&self) -> Option<String> {
+        self.pause.reason().map(|reason| reason.to_string())
     }
 
     /// Whether it has ended by itself.
@@ -183,18 +198,21 @@ async fn open(
     config: &Config,
     clock: Arc<dyn Clock>,
     live: broadcast::Sender<Arc<Live>>,
+    pause: Pause,
 ) -> Result<(Driver, Blobs), StartError> {
-    let (settings, blocking) = (settings(config), config.blocking);
-    let network_store = config.network_store;
+    let (state, network_store) = (config.state.clone(), config.network_store);
     let open = move || {
         if !network_store {
-            refuse_network(&settings.state)?;
+            refuse_network(&state)?;
         }
-        let store = Store::open(&settings.state)?;
-        let blobs = Blobs::open(&settings.state, blocking)?;
-        Ok((Driver::new(store, settings, clock, live)?, blobs))
+        Store::open(&state)
     };
-    blocking.run(open).await?
+    let store = config.blocking.run(open).await??;
+    let (place, identity) = (&config.blobs, store.identity());
+    let blobs = Blobs::open(place, &config.state, identity, config.blocking).await?;
+    let settings = settings(config);
+    let load = move || Driver::new(store, settings, clock, live, pause);
+    Ok((config.blocking.run(load).await??, blobs))
 }
 
 /// Starts the thread that decides.

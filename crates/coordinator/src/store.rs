@@ -31,7 +31,7 @@ pub(crate) use query::{CommittedRow, LeaseRow};
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
-pub(crate) use open::refuse_network;
+pub(crate) use open::{refuse_network, room_bytes};
 
 use self::open::{meta, newer, prepare, set_meta, start_epoch};
 use crate::{
@@ -52,6 +52,7 @@ pub(crate) struct RunKey(i64);
 pub(crate) struct Store {
     connection: Connection,
     epoch: u64,
+    identity: u64,
     next_token: u64,
     /// First token that is not reserved.
     token_limit: u64,
@@ -87,7 +88,9 @@ impl Store {
         let lock = lock::Lock::take(state)?;
         let mut connection = prepared(state)?;
         let epoch = start_epoch(&mut connection)?;
-        let mut store = Self { connection, epoch, next_token: 1, token_limit: 1, _lock: lock };
+        let identity = meta(&connection, "identity")?;
+        let (next_token, token_limit) = (1, 1);
+        let mut store = Self { connection, epoch, identity, next_token, token_limit, _lock: lock };
         store.reread_tokens()?;
         store.next_token = store.token_limit;
         Ok(store)
@@ -110,6 +113,11 @@ impl Store {
     /// Which life of the coordinator this is, from 1.
     pub(crate) const fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// A number that no other store has.
+    pub(crate) const fn identity(&self) -> u64 {
+        self.identity
     }
 
     pub(crate) fn begin(&self) -> Result<(), StoreError> {
@@ -149,6 +157,12 @@ impl Store {
     /// Uses up the token that [`Store::next_token`] gave.
     pub(crate) const fn use_token(&mut self) {
         self.next_token += 1;
+    }
+
+    /// Writes and syncs a page that says what it said before.
+    pub(crate) fn write_nothing(&self) -> Result<(), StoreError> {
+        let sql = "UPDATE meta SET value = value WHERE key = 'epoch'";
+        self.execute("be written", sql, [])
     }
 
     /// A full disk, for tests: every write fails.

@@ -12,17 +12,17 @@ use std::{
 };
 
 use orchestrator_proto::{
-    MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect,
+    INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES, PROTOCOL_MIN, PROTOCOL_VERSION, connect,
     v1::{self, coordinator_client::CoordinatorClient},
 };
-use orchestrator_run::{Assignment, Millis, RunState};
+use orchestrator_run::{Assignment, Millis, RunState, UnitResult};
 use orchestrator_types::{Digest, RunId};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, transport::Channel};
 
-use crate::{
-    Blocking, Clock, Config, Coordinator, EndError, Reader, SystemClock, blobs::Blobs, fixtures,
-};
+use crate::{Clock, Config, Coordinator, EndError, Reader, SystemClock, blobs::path_in, fixtures};
+
+mod full_disk;
 
 struct Bench {
     coordinator: Coordinator,
@@ -61,17 +61,21 @@ impl Bench {
 
     fn introduction(node: &str) -> v1::RegisterRequest {
         v1::RegisterRequest {
-            protocol_version: PROTOCOL_VERSION,
+            protocol_min: PROTOCOL_MIN,
+            protocol_max: PROTOCOL_VERSION,
             build: orchestrator_proto::BUILD.to_owned(),
             node: node.into(),
             slices: vec![fixtures::offer(node, 0).into()],
             libtorch: "2.11.0".into(),
+            session: crate::fresh_name::<orchestrator_types::SessionId>().into(),
+            held: Vec::new(),
         }
     }
 
     async fn register(&mut self, node: &str) -> String {
-        let reply = self.client.register(Self::introduction(node)).await.unwrap();
-        reply.into_inner().session
+        let introduction = Self::introduction(node);
+        self.client.register(introduction.clone()).await.unwrap();
+        introduction.session
     }
 
     async fn submit(&mut self, request_id: &str) -> v1::SubmitReply {
@@ -85,24 +89,39 @@ impl Bench {
             slice: format!("{}.0", "n"),
             request_id: number.to_string(),
             wait_ms: 0,
+            count: 1,
         };
-        self.client.lease(request).await.unwrap().into_inner().assignment
+        self.client.lease(request).await.unwrap().into_inner().assignments.pop()
     }
 
-    /// Stages in small chunks, then commits.
+    /// Stages in small chunks, or not at all if it is small; then commits.
     async fn deliver(
         &mut self,
         session: &str,
         assignment: &v1::Assignment,
     ) -> Result<v1::CommitOutcome, Status> {
         let work = Assignment::try_from(assignment.clone()).unwrap();
-        let (result, bytes) = fixtures::output(&work);
+        let (mut result, bytes) = fixtures::output(&work);
+        if (bytes.len() as u64) < INLINE_LIMIT_BYTES {
+            result.inline = Some(bytes);
+            return self.commit(session, assignment, result).await;
+        }
         let chunks: Vec<v1::BlobChunk> =
             bytes.chunks(1_000).map(|data| v1::BlobChunk { data: data.to_vec() }).collect();
         let staged = self.client.stage(tokio_stream::iter(chunks)).await?.into_inner();
         assert_eq!(staged.digest, result.blob.digest.as_bytes());
+        self.commit(session, assignment, result).await
+    }
+
+    async fn commit(
+        &mut self,
+        session: &str,
+        assignment: &v1::Assignment,
+        result: UnitResult,
+    ) -> Result<v1::CommitOutcome, Status> {
         let request = commit(session, assignment, result.into());
-        Ok(self.client.commit(request).await?.into_inner().outcome())
+        let answers = self.client.commit(request).await?.into_inner().answers;
+        Ok(answers[0].outcome())
     }
 
     async fn finish(&mut self, session: &str) -> u32 {
@@ -116,7 +135,7 @@ impl Bench {
     }
 
     async fn files(&mut self, run: &str) -> Result<BTreeMap<String, Vec<u8>>, Status> {
-        let request = v1::ResultsRequest { run: run.into() };
+        let request = v1::ResultsRequest { run: run.into(), files: Vec::new() };
         let mut chunks = self.client.results(request).await?.into_inner();
         let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         while let Some(v1::FileChunk { name, data }) = chunks.message().await? {
@@ -141,10 +160,12 @@ fn submission(request_id: &str) -> v1::SubmitRequest {
 fn commit(session: &str, assignment: &v1::Assignment, result: v1::UnitResult) -> v1::CommitRequest {
     v1::CommitRequest {
         session: session.into(),
-        run: assignment.run.clone(),
-        unit: assignment.unit,
-        token: assignment.token,
-        result: Some(result),
+        finished: vec![v1::Finished {
+            run: assignment.run.clone(),
+            unit: assignment.unit,
+            token: assignment.token,
+            result: Some(result),
+        }],
     }
 }
 
@@ -289,15 +310,16 @@ async fn a_damaged_or_missing_blob_is_named_and_a_resume_heals_it() {
     assert_eq!(bench.finish(&session).await, units);
     let files = bench.files(&run).await.unwrap();
     let id: RunId = run.parse().unwrap();
-    let blobs = Blobs::open(bench.state.path(), Blocking::Inline).unwrap();
     let rows = Reader::open(bench.state.path()).unwrap().units(&id).unwrap();
-    let ranked = rows.last().unwrap().result.as_ref().unwrap().blob;
-    let encoded = rows[0].result.as_ref().unwrap().blob;
-    let path = blobs.path(ranked.digest);
+    let results = rows.iter().filter_map(|row| row.result.as_ref());
+    let mut large = results.filter(|result| result.inline.is_none());
+    let (encoded, ranked) = (large.next().unwrap().blob, large.next_back().unwrap().blob);
+    let path_of = |digest| path_in(&bench.state.path().join("blobs"), digest);
+    let path = path_of(ranked.digest);
     let mut bytes = fs::read(&path).unwrap();
     bytes[0] ^= 1;
     fs::write(&path, bytes).unwrap();
-    fs::remove_file(blobs.path(encoded.digest)).unwrap();
+    fs::remove_file(path_of(encoded.digest)).unwrap();
     fs::remove_dir_all(crate::run_folder(bench.state.path(), &id)).unwrap();
     let status = bench.files(&run).await.unwrap_err();
     let advice = format!("`orchestrator resume {run}` computes it again");
@@ -358,8 +380,13 @@ async fn a_call_in_work_at_a_defect_is_told_of_it() {
     let clock = Arc::new(BreakingClock::default());
     let mut bench = Bench::with_clock(tempfile::tempdir().unwrap(), clock.clone()).await;
     let session = bench.register("n").await;
-    let request =
-        v1::LeaseRequest { session, slice: "n.0".into(), request_id: "1".into(), wait_ms: 60_000 };
+    let request = v1::LeaseRequest {
+        session,
+        slice: "n.0".into(),
+        request_id: "1".into(),
+        wait_ms: 60_000,
+        count: 1,
+    };
     let mut client = bench.client.clone();
     let waiting = tokio::spawn(async move { client.lease(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -373,13 +400,14 @@ async fn a_call_in_work_at_a_defect_is_told_of_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_versions_and_malformed_calls_are_refused_by_name() {
     let mut bench = Bench::start().await;
-    let old = v1::RegisterRequest { protocol_version: 0, ..Bench::introduction("n") };
+    let old = v1::RegisterRequest { protocol_min: 1, protocol_max: 1, ..Bench::introduction("n") };
     let status = bench.client.register(old).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
-    assert_eq!(
-        status.message(),
-        "worker n has protocol version 0, the coordinator 2; install the same release on both"
+    let expected = format!(
+        "worker n has protocol versions 1 to 1, the coordinator {PROTOCOL_MIN} to \
+         {PROTOCOL_VERSION}; install the same release on both"
     );
+    assert_eq!(status.message(), expected);
     let other = v1::RegisterRequest { build: "9.9.9".into(), ..Bench::introduction("n") };
     let status = bench.client.register(other).await.unwrap_err();
     assert!(status.message().contains("build 9.9.9, the coordinator 0.1.0"), "{status}");
@@ -406,10 +434,22 @@ async fn foreign_versions_and_malformed_calls_are_refused_by_name() {
     let assignment = bench.lease(&session, 1).await.unwrap();
     let work = Assignment::try_from(assignment.clone()).unwrap();
     let (result, _) = fixtures::output(&work);
-    let request = commit(&session, &assignment, result.into());
-    let status = bench.client.commit(request).await.unwrap_err();
-    assert_eq!(status.code(), Code::NotFound);
-    assert!(status.message().contains("stage it before the commit"), "{status}");
+    let mut lies = vec![(v1::UnitResult::from(result), "stage it before the commit")];
+    for (inline, problem) in [(vec![0; 4096], "stage it"), (vec![0; 4095], "is not")] {
+        let lie = v1::UnitResult {
+            blob_digest: Digest::of(b"other").as_bytes().to_vec(),
+            blob_bytes: inline.len() as u64,
+            inline_blob: Some(inline),
+            ..v1::UnitResult::from(fixtures::result(&work))
+        };
+        lies.push((lie, problem));
+    }
+    for (lie, problem) in lies {
+        let reply = bench.client.commit(commit(&session, &assignment, lie)).await.unwrap();
+        let answer = reply.into_inner().answers.pop().unwrap();
+        assert_eq!(answer.outcome(), v1::CommitOutcome::Refused);
+        assert!(answer.problem.contains(problem), "{}", answer.problem);
+    }
     let fetch = v1::FetchRequest { digest: Digest::of(b"?").as_bytes().to_vec() };
     let mut chunks = bench.client.fetch(fetch).await.unwrap().into_inner();
     assert_eq!(chunks.message().await.unwrap_err().code(), Code::NotFound);
@@ -438,8 +478,13 @@ async fn a_blob_comes_back_as_it_was_staged() {
 async fn a_stop_ends_calls_that_would_wait() {
     let mut bench = Bench::start().await;
     let session = bench.register("n").await;
-    let request =
-        v1::LeaseRequest { session, slice: "n.0".into(), request_id: "1".into(), wait_ms: 60_000 };
+    let request = v1::LeaseRequest {
+        session,
+        slice: "n.0".into(),
+        request_id: "1".into(),
+        wait_ms: 60_000,
+        count: 1,
+    };
     let mut client = bench.client.clone();
     let waiting = tokio::spawn(async move { client.lease(request).await });
     tokio::time::sleep(Duration::from_millis(100)).await;

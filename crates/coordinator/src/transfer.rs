@@ -13,6 +13,7 @@ use tonic::Status;
 use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
     blocking::Blocking,
+    durable::{DISK_FULL, disk_full},
     results::FolderReader,
     store::Reader,
 };
@@ -24,10 +25,20 @@ impl From<BlobError> for Refusal {
     fn from(error: BlobError) -> Self {
         let code = match error {
             BlobError::Missing(_) => RefusalCode::NotFound,
+            // A bucket that is away or refuses us: as long as that lasts, it is not the unit's
+            // fault. A full disk, the same.
+            BlobError::Object { .. } | BlobError::Leaving(_) => RefusalCode::Unavailable,
+            BlobError::File { ref source, .. } if disk_full(source) => RefusalCode::Unavailable,
             BlobError::Damaged(_) | BlobError::File { .. } | BlobError::Defect(_) => {
                 RefusalCode::Internal
             }
         };
+        if let BlobError::File { ref source, .. } = error
+            && disk_full(source)
+        {
+            let refusal = crate::refusal(code, &error);
+            return Self::new(code, format!("{DISK_FULL}: {}", refusal.message));
+        }
         crate::refusal(code, &error)
     }
 }
@@ -44,14 +55,16 @@ pub(crate) async fn stage(
     let _guard = wanted.clone().drop_guard();
     let staging = tasks.spawn(async move {
         let mut writer = blobs.create().await.map_err(Refusal::from)?;
-        match wanted.run_until_cancelled(pour(chunks, &mut writer)).await {
+        let status = match wanted.run_until_cancelled(pour(chunks, &mut writer)).await {
             // A connection that breaks may look like the end of its stream.
             Some(Ok(())) if !wanted.is_cancelled() => {
-                Ok(writer.keep().await.map_err(Refusal::from)?)
+                return Ok(writer.keep().await.map_err(Refusal::from)?);
             }
-            Some(Ok(())) | None => Err(Status::cancelled("nobody waits for the blob")),
-            Some(Err(status)) => Err(status),
-        }
+            Some(Ok(())) | None => Status::cancelled("nobody waits for the blob"),
+            Some(Err(status)) => status,
+        };
+        writer.abandon().await;
+        Err(status)
     });
     let lost = |_| Refusal::new(RefusalCode::Unavailable, "the blob was not stored; send it again");
     staging.await.map_err(lost)?

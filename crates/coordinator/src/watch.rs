@@ -26,6 +26,7 @@ impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let code = match error {
             StoreError::Missing { .. } => RefusalCode::NotFound,
+            _ if error.unwritable().is_some() => RefusalCode::Unavailable,
             _ => RefusalCode::Internal,
         };
         crate::refusal(code, &error)

@@ -1,10 +1,13 @@
 //! Limits and connections, in one place: the library's defaults have no deadline, no keepalive and
 //! no bound on what is sent.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
 use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 /// Largest message that is sent or taken. Blobs travel in chunks well below it.
@@ -40,15 +43,61 @@ pub enum ConnectError {
     },
 }
 
+/// Bytes both ways.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+type Dialling = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send>>;
+
+/// How a connection to an address is made.
+#[derive(Clone, Default)]
+pub enum Dial {
+    /// Over TCP.
+    #[default]
+    Tcp,
+    /// Over a network that a simulation makes up.
+    With(Arc<dyn Fn(Uri) -> Dialling + Send + Sync>),
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "Tcp",
+            Self::With(_) => "With(..)",
+        })
+    }
+}
+
 /// Connects over TCP.
 ///
 /// # Errors
 /// See [`ConnectError`].
 pub async fn connect(address: &str) -> Result<Channel, ConnectError> {
+    connect_by(&Dial::Tcp, address).await
+}
+
+/// Connects in this way; the channel connects again by itself.
+///
+/// # Errors
+/// See [`ConnectError`].
+pub async fn connect_by(dial: &Dial, address: &str) -> Result<Channel, ConnectError> {
     let endpoint = Endpoint::from_shared(address.to_owned())
         .map_err(|_| ConnectError::Address(address.to_owned()))?;
     let unreachable = |source| ConnectError::Unreachable { address: address.to_owned(), source };
-    bounded(endpoint).connect().await.map_err(unreachable)
+    let endpoint = bounded(endpoint);
+    let connected = match dial {
+        Dial::Tcp => endpoint.connect().await,
+        Dial::With(dial) => {
+            let dial = Arc::clone(dial);
+            let connector = tower::service_fn(move |uri| {
+                let dialling = dial(uri);
+                async move { dialling.await.map(TokioIo::new) }
+            });
+            endpoint.connect_with_connector(connector).await
+        }
+    };
+    connected.map_err(unreachable)
 }
 
 /// Connects over a Unix socket on this host.
@@ -73,7 +122,8 @@ fn bounded(endpoint: Endpoint) -> Endpoint {
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(10))
-        .keep_alive_timeout(Duration::from_secs(20))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }

@@ -4,6 +4,7 @@
 //! Invariant: generated types stop here and in the thin gRPC handlers. A conversion names every
 //! field, so that a new one breaks the build instead of being dropped.
 
+mod blocking;
 mod connection;
 mod from_wire;
 mod status;
@@ -11,9 +12,10 @@ mod status;
 mod tests;
 mod to_wire;
 
+pub use blocking::{Blocking, Defect};
 pub use connection::{
-    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES,
-    TRANSFER_TIMEOUT, connect, connect_unix, server,
+    CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, Dial, INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES,
+    Stream, TRANSFER_TIMEOUT, connect, connect_by, connect_unix, server,
 };
 pub use from_wire::{InvalidMessage, run_state};
 pub use status::{Refusal, RefusalCode};

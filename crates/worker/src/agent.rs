@@ -1,22 +1,26 @@
-//! [`Agent`]: starts everything, registers, keeps going over sessions, stops everything.
+//! [`Agent`]: starts everything, registers, keeps going, stops everything.
 
 use std::{sync::Arc, time::Duration};
 
-use orchestrator_proto::{PROTOCOL_VERSION, v1};
+use orchestrator_proto::{PROTOCOL_MIN, PROTOCOL_VERSION, v1};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    AgentError, Config, StartError,
-    executor::Recipe,
+    AgentError, Config, ExecutorError, StartError,
+    health::Health,
     heartbeat::beat,
     host::Host,
+    launch::Recipe,
     registration::{Registration, reach},
     scratch::Scratch,
     session::Session,
     slice::{GivenUp, Slice},
     supervisor::Supervisor,
 };
+
+/// Longest wait for the answer to a goodbye.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running worker. Dropping it kills its executors; [`Agent::shutdown`] lets them leave.
 #[derive(Debug)]
@@ -41,28 +45,29 @@ impl Agent {
         }
         let scratch = Scratch::open(&config)?;
         let patience = config.limits.first_contact;
-        let reached = async { Ok(reach(&config.coordinator, patience).await?) };
-        let (supervisors, channel) = tokio::try_join!(supervise(&config, &scratch), reached)?;
+        let reached = async { Ok(reach(&config.dial, &config.coordinator, patience).await?) };
+        let devices = config.slices.iter().map(|slice| slice.device.clone()).collect();
+        let supervised = async {
+            let health = Health::watch(config.executor.clone(), devices).await;
+            Ok::<_, StartError>((supervise(&config, &scratch, &health).await?, health))
+        };
+        let ((supervisors, health), channel) = tokio::try_join!(supervised, reached)?;
         let libtorch = supervisors[0].libtorch().to_owned();
-        let host = Arc::new(Host::new(channel, &scratch, config.limits, config.data.clone()));
-        let registration = Registration {
-            client: host.client.clone(),
-            request: introduction(&config, &libtorch),
-            address: config.coordinator,
-        };
-        let session = match registration.session(patience).await {
-            Ok(session) => session,
-            Err(error) => {
-                stop(supervisors.into_iter().map(Supervisor::stop)).await;
-                return Err(error.into());
-            }
-        };
+        let host = Arc::new(Host::new(channel, &scratch, &config));
+        let request = introduction(&config, &libtorch);
+        let registration = Registration::new(config.coordinator, host.client.clone(), request);
+        let session = Arc::new(Session::new(config.session));
+        if let Err(error) = registration.hello(&session, patience).await {
+            let retire = |mut one: Supervisor| async move { one.retire().await };
+            stop(supervisors.into_iter().map(retire)).await;
+            return Err(error.into());
+        }
         let offers = config.slices.into_iter().zip(supervisors);
         let slices = offers
             .map(|(offer, supervisor)| Slice::new(offer.id, Arc::clone(&host), supervisor))
             .collect();
         let (draining, stopping) = (host.draining.clone(), host.stopping.clone());
-        let work = tokio::spawn(work(scratch, host, registration, session, slices));
+        let work = tokio::spawn(work(scratch, health, host, registration, session, slices));
         let (work, grace) = (AbortOnDropHandle::new(work), config.limits.grace);
         Ok(Self { draining, stopping, grace, libtorch, work })
     }
@@ -114,7 +119,10 @@ impl Agent {
 
 fn introduction(config: &Config, libtorch: &str) -> v1::RegisterRequest {
     v1::RegisterRequest {
-        protocol_version: PROTOCOL_VERSION,
+        protocol_min: PROTOCOL_MIN,
+        protocol_max: PROTOCOL_VERSION,
+        session: config.session.to_string(),
+        held: Vec::new(),
         build: config.build.clone(),
         node: config.node.to_string(),
         slices: config.slices.iter().cloned().map(Into::into).collect(),
@@ -123,7 +131,11 @@ fn introduction(config: &Config, libtorch: &str) -> v1::RegisterRequest {
 }
 
 /// One executor for each slice, in their order. An error drops, and so kills, the others.
-async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>, StartError> {
+async fn supervise(
+    config: &Config,
+    scratch: &Scratch,
+    health: &Health,
+) -> Result<Vec<Supervisor>, StartError> {
     let mut starting = JoinSet::new();
     for (index, offer) in config.slices.iter().enumerate() {
         let recipe = Recipe {
@@ -137,8 +149,11 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
             ceiling: offer.memory_bytes,
             build: config.build.clone(),
         };
-        starting
-            .spawn(async move { (index, recipe.slice.clone(), Supervisor::start(recipe).await) });
+        let launch = Arc::clone(&config.launch);
+        let watched = health.of(&offer.device);
+        starting.spawn(async move {
+            (index, recipe.slice.clone(), Supervisor::start(launch, recipe, watched).await)
+        });
     }
     let mut started = Vec::new();
     while let Some(ended) = starting.join_next().await {
@@ -151,40 +166,48 @@ async fn supervise(config: &Config, scratch: &Scratch) -> Result<Vec<Supervisor>
     Ok(started.into_iter().map(|(_, supervisor)| supervisor).collect())
 }
 
-/// Session after session, until the agent drains, the coordinator stays away, or no slice is left.
-/// Then the executors are ended. The scratch folder stays locked until they are.
+/// Works until the agent drains, the coordinator stays away, or no slice is left. Then the
+/// executors are ended. The scratch folder stays locked until they are.
 async fn work(
     scratch: Scratch,
+    health: Health,
     host: Arc<Host>,
-    mut registration: Registration,
-    mut session: Arc<Session>,
-    mut slices: Vec<Slice>,
+    registration: Registration,
+    session: Arc<Session>,
+    slices: Vec<Slice>,
 ) -> Result<(), AgentError> {
-    let outcome = loop {
-        let given_up;
-        (slices, given_up) = serve(&host, &session, slices).await;
-        for GivenUp { slice, .. } in &given_up {
-            tracing::error!(%slice, left = slices.len(), "the slice is given up");
-            registration.withdraw(slice);
-        }
-        if let (true, Some(GivenUp { slice, error })) =
-            (slices.is_empty(), given_up.into_iter().last())
-        {
-            break Err(AgentError::NoSlice { slice, source: Box::new(error) });
-        }
-        let again = tokio::select! {
-            biased;
-            () = host.draining.cancelled() => break Ok(()),
-            again = registration.session(host.limits.reconnect) => again,
-        };
-        match again {
-            Ok(next) => session = next,
-            Err(error) => break Err(error.into()),
-        }
+    let beating = beat(&host.client, &registration, &session, host.limits.reconnect);
+    let serving = async {
+        let served = serve(&registration, &session, slices).await;
+        session.end();
+        served
     };
+    let beating = async {
+        let beaten = beating.await;
+        session.end();
+        beaten
+    };
+    let (beaten, (slices, served)) = tokio::join!(beating, serving);
+    let outcome = beaten.map_err(AgentError::from).and(served);
+    if outcome.is_ok() {
+        goodbye(&host, &session).await;
+    }
     stop(slices.into_iter().map(Slice::stop)).await;
+    health.stop().await;
     drop(scratch);
     outcome
+}
+
+/// Hands back what is left, so that nobody waits for it. A coordinator that does not answer finds
+/// out by itself.
+async fn goodbye(host: &Host, session: &Session) {
+    let request =
+        v1::GoodbyeRequest { session: session.id(), reason: "its worker was stopped".to_owned() };
+    match timeout(FAREWELL, host.client.goodbye(request)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(refusal)) => tracing::debug!(%refusal, "the goodbye was not taken"),
+        Err(_) => tracing::debug!("the goodbye was not answered"),
+    }
 }
 
 /// Ends executors, all at the same time; each is reaped when this returns.
@@ -195,28 +218,48 @@ async fn stop(stops: impl Iterator<Item = impl Future<Output = ()> + Send + 'sta
     }
 }
 
-/// Beats and serves until every slice has ended its part in the session. Gives those that are left,
-/// and those that are not.
+/// Serves until every slice has ended. Gives those that are left, and the error that left none.
 async fn serve(
-    host: &Host,
+    registration: &Registration,
     session: &Arc<Session>,
     slices: Vec<Slice>,
-) -> (Vec<Slice>, Vec<GivenUp>) {
+) -> (Vec<Slice>, Result<(), AgentError>) {
     let mut serving: JoinSet<Result<Slice, GivenUp>> =
         slices.into_iter().map(|slice| slice.serve(Arc::clone(session))).collect();
-    let gathered = async {
-        let (mut left, mut given_up) = (Vec::new(), Vec::new());
-        while let Some(ended) = serving.join_next().await {
-            match joined(ended) {
+    let mut fenced: JoinSet<Slice> = JoinSet::new();
+    let (mut left, mut last) = (Vec::new(), None);
+    while !serving.is_empty() {
+        tokio::select! {
+            Some(ended) = serving.join_next() => match joined(ended) {
                 Ok(slice) => left.push(slice),
-                Err(slice) => given_up.push(slice),
+                Err(GivenUp { slice, error }) => {
+                    let id = slice.id().clone();
+                    tracing::error!(slice = %id, left = serving.len(), "the slice is given up: {error}");
+                    registration.withdraw(&id);
+                    if matches!(error, ExecutorError::Fenced { .. }) {
+                        fenced.spawn(slice.regained());
+                    }
+                    if !serving.is_empty() {
+                        session.say_hello();
+                    }
+                    last = Some((id, error));
+                }
+            },
+            Some(regained) = fenced.join_next() => {
+                let slice = joined(regained);
+                registration.offer_again(slice.id());
+                session.say_hello();
+                serving.spawn(slice.serve(Arc::clone(session)));
             }
         }
-        session.end();
-        (left, given_up)
+    }
+    let outcome = match last {
+        Some((slice, error)) if left.is_empty() => {
+            Err(AgentError::NoSlice { slice, source: Box::new(error) })
+        }
+        _ => Ok(()),
     };
-    let ((), gathered) = tokio::join!(beat(&host.client, session, host.limits.reconnect), gathered);
-    gathered
+    (left, outcome)
 }
 
 /// A task's value. A panic is a defect and ends the agent, and with it every executor.

@@ -3,9 +3,9 @@
 //! It ends in one of three ways. The result is committed (or fenced, which is the coordinator's
 //! business). Or it fails, and the coordinator is told why. Or it ends in silence: it is taken back
 //! (revoked, or its session is over), or the agent stops. Stopping is no failure of the unit's: the
-//! coordinator gives it to somebody else when the session is over, which it finds out by itself.
+//! coordinator gives it to somebody else when the agent says goodbye.
 
-use std::{path::Path, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use orchestrator_proto::{
     INLINE_LIMIT_BYTES, Refusal, RefusalCode,
@@ -13,7 +13,7 @@ use orchestrator_proto::{
     v1,
 };
 use orchestrator_types::{Digest, FailureClass, FencingToken, SliceId};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tracing::Instrument as _;
@@ -23,7 +23,9 @@ use crate::{
     blobs::Pin,
     client::TransferError,
     failure::{Failure, chain},
+    health::Alarm,
     host::Host,
+    pace::Pace,
     retry::until_answered,
     session::Running,
     supervisor::Supervisor,
@@ -67,6 +69,8 @@ enum Said {
     Refused(Refusal),
     /// It is dead or as good as dead; this is what we saw of it.
     Lost(String),
+    /// It must not go on.
+    Condemned(Alarm),
 }
 
 impl Attempt<'_> {
@@ -121,7 +125,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Computes and stages, if the blob is not so small that it travels with the result; the blob stays here until the pin is dropped.
+    /// Computes, and stages a blob that is too large to travel with the result. It stays here until
+    /// the pin is dropped.
     async fn produce(&mut self, assignment: Assignment) -> Result<(UnitResult, Pin), Failure> {
         let assignment = self.admitted(assignment).await?;
         let inputs = self.inputs(&assignment.work).await?;
@@ -130,7 +135,7 @@ impl Attempt<'_> {
         let output = self.host.blobs.add(result.blob.digest, result.blob.size_bytes);
         let (client, path) = (&self.host.client, output.path());
         if result.blob.size_bytes.as_u64() < INLINE_LIMIT_BYTES {
-            result.inline = Some(inline(&path).await?);
+            result.inline = Some(self.inline(path).await?);
             return Ok((result, output));
         }
         let call = || client.stage(result.blob, &path);
@@ -139,10 +144,23 @@ impl Attempt<'_> {
         Ok((result, output))
     }
 
+    /// A blob that travels with its result.
+    async fn inline(&self, path: PathBuf) -> Result<Vec<u8>, Failure> {
+        let read = {
+            let path = path.clone();
+            self.host.blocking.run(move || std::fs::read(path)).await
+        };
+        let read = read.map_err(|error| Failure::new(FailureClass::Internal, error.to_string()))?;
+        read.map_err(|source| {
+            let error = TransferError::File { action: "read", path, source };
+            Failure::transfer("the result cannot be handed in", &error)
+        })
+    }
+
     /// The assignment with its paths as they are on this host. A network folder may take its time.
     async fn admitted(&self, assignment: Assignment) -> Result<Assignment, Failure> {
         let data = self.host.data.clone();
-        let looked = tokio::task::spawn_blocking(move || data.admit(assignment)).await;
+        let looked = self.host.blocking.run(move || data.admit(assignment)).await;
         let looked = looked.map_err(|error| {
             Failure::new(FailureClass::Internal, format!("the paths were not looked at: {error}"))
         })?;
@@ -187,39 +205,51 @@ impl Attempt<'_> {
             }
             Said::Failure(failure) => {
                 self.supervisor.succeeded();
-                Err(told(failure))
+                Err(self.supervisor.excuse(told(failure)).await)
             }
             Said::Refused(refusal) => {
                 Err(broken(format!("the executor refuses the unit: {refusal}")))
             }
             Said::Lost(symptom) => Err(self.supervisor.post_mortem(&symptom).await),
+            Said::Condemned(alarm) => Err(self.supervisor.condemn(alarm).await),
         }
     }
 
     async fn converse(&mut self, assignment: Assignment) -> Result<Said, Failure> {
+        if assignment.alone {
+            self.supervisor.renew().await;
+        }
         let no_executor = |error| {
             Failure::new(FailureClass::Infrastructure, format!("no executor: {}", chain(&error)))
         };
         let mut executor = self.supervisor.client().await.map_err(no_executor)?;
         let silence = self.host.limits.silence;
-        let silent = || Said::Lost(format!("it said nothing for {} s", silence.as_secs_f64()));
+        let stalled = || Said::Lost(format!("it made no progress for {} s", silence.as_secs_f64()));
         let request = v1::ExecuteRequest { assignment: Some(assignment.into()) };
-        let events = match timeout(silence, executor.execute(request)).await {
-            Ok(Ok(reply)) => reply.into_inner(),
-            Ok(Err(status)) => return Ok(refused(status.into())),
-            Err(_) => return Ok(silent()),
+        let said = async {
+            let events = match timeout(silence, executor.execute(request)).await {
+                Ok(Ok(reply)) => reply.into_inner(),
+                Ok(Err(status)) => return refused(status.into()),
+                Err(_) => return stalled(),
+            };
+            listen(events, &self.running, silence).await.unwrap_or_else(stalled)
         };
-        Ok(listen(events, &self.running, silence).await.unwrap_or_else(silent))
+        tokio::select! {
+            biased;
+            alarm = self.supervisor.alarm() => Ok(Said::Condemned(alarm)),
+            said = said => Ok(said),
+        }
     }
 
     async fn commit(&mut self, result: UnitResult) -> Result<(), Failure> {
-        let request = v1::CommitRequest {
-            session: self.running.session().id(),
+        let finished = v1::Finished {
             run: self.unit.run.clone(),
             unit: self.unit.number,
             token: self.unit.token.0,
             result: Some(result.into()),
         };
+        let session = self.running.session().id();
+        let request = v1::CommitRequest { session, finished: vec![finished] };
         let client = &self.host.client;
         let call = || client.commit(request.clone());
         let answer = until_answered(self.backoff, "commit", call).await;
@@ -227,11 +257,15 @@ impl Attempt<'_> {
             self.running.session().hear(&refusal);
             Failure::refused("the result is not taken", &refusal)
         })?;
-        match reply.outcome() {
+        let answer = reply.answers.into_iter().next().unwrap_or_default();
+        match answer.outcome() {
             v1::CommitOutcome::Committed | v1::CommitOutcome::AlreadyCommitted => {
                 tracing::debug!("committed");
             }
+            v1::CommitOutcome::Noted => tracing::info!("the executor survived; that is noted"),
             v1::CommitOutcome::Fenced => tracing::info!("too late: the attempt was taken back"),
+            // The coordinator has failed the attempt already.
+            v1::CommitOutcome::Refused => tracing::error!("refused: {}", answer.problem),
             v1::CommitOutcome::Unspecified => tracing::error!("the commit's answer says nothing"),
         }
         Ok(())
@@ -243,15 +277,6 @@ impl Attempt<'_> {
         }
         Failure::transfer(what, error)
     }
-}
-
-/// A blob that travels with its result.
-async fn inline(path: &Path) -> Result<Vec<u8>, Failure> {
-    tokio::fs::read(path).await.map_err(|source| {
-        let path = path.to_owned();
-        let error = TransferError::File { action: "read", path, source };
-        Failure::transfer("the result cannot be handed in", &error)
-    })
 }
 
 /// Does a part of an attempt, unless the coordinator takes it back or the agent stops first.
@@ -274,7 +299,7 @@ async fn farewell(host: &Host) {
     sleep(FAREWELL).await;
 }
 
-/// Hears the executor out; `None` if it says nothing for `silence`. Dropping the stream, as a
+/// Hears the executor out; `None` if it makes no progress for `silence`. Dropping the stream, as a
 /// cancelled attempt does, tells the executor to stop.
 async fn listen(
     mut events: Streaming<v1::ExecuteEvent>,
@@ -282,10 +307,14 @@ async fn listen(
     silence: Duration,
 ) -> Option<Said> {
     use v1::execute_event::Event;
+    let mut pace = Pace::begin(Instant::now());
     loop {
-        match timeout(silence, events.message()).await.ok()? {
+        match timeout_at(pace.deadline(silence), events.message()).await.ok()? {
             Ok(Some(v1::ExecuteEvent { event })) => match event {
-                Some(Event::Progress(progress)) => running.report(progress),
+                Some(Event::Progress(progress)) => {
+                    pace.hear(&progress, Instant::now());
+                    running.report(progress);
+                }
                 Some(Event::Result(result)) => return Some(Said::Result(result)),
                 Some(Event::Failure(failure)) => return Some(Said::Failure(failure)),
                 // An event of a newer minor version.

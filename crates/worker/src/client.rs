@@ -3,22 +3,17 @@
 //! Invariant: a fetched file is complete and has the digest that was asked for, or the call fails.
 
 use std::{
-    io,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use orchestrator_proto::{
-    CHUNK_BYTES, CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, Refusal, RefusalCode, TRANSFER_TIMEOUT,
-    domain::Blob, v1, v1::coordinator_client::CoordinatorClient,
+    Blocking, CHUNK_BYTES, CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, Refusal, RefusalCode,
+    TRANSFER_TIMEOUT, domain::Blob, v1, v1::coordinator_client::CoordinatorClient,
 };
 use orchestrator_types::Digest;
-use tokio::{
-    fs::File,
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::mpsc,
-    time::timeout,
-};
+use tokio::{fs::File, io::AsyncReadExt as _, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, transport::Channel};
 
@@ -75,14 +70,15 @@ fn file_error<'a>(
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     inner: CoordinatorClient<Channel>,
+    blocking: Blocking,
 }
 
 impl Client {
-    pub(crate) fn new(channel: Channel) -> Self {
+    pub(crate) fn new(channel: Channel, blocking: Blocking) -> Self {
         let inner = CoordinatorClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
-        Self { inner }
+        Self { inner, blocking }
     }
 
     pub(crate) async fn register(
@@ -125,6 +121,13 @@ impl Client {
         within(CONTROL_TIMEOUT, inner.fail(request)).await
     }
 
+    /// Leaves for good: what we have goes to others at once.
+    pub(crate) async fn goodbye(&self, request: v1::GoodbyeRequest) -> Result<(), Refusal> {
+        let mut inner = self.inner.clone();
+        let request = bounded(request, CONTROL_TIMEOUT);
+        within(CONTROL_TIMEOUT, inner.goodbye(request)).await.map(drop)
+    }
+
     /// Sends the file `path`, which should be `blob`. Nothing counts before the commit.
     pub(crate) async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
         let mut inner = self.inner.clone();
@@ -154,14 +157,20 @@ impl Client {
         let request = v1::FetchRequest { digest: digest.as_bytes().to_vec() };
         let reply = self.inner.clone().fetch(bounded(request, TRANSFER_TIMEOUT)).await;
         let mut chunks = reply.map_err(Refusal::from)?.into_inner();
-        let mut file = File::create(path).await.map_err(file_error("create", path))?;
+        let create = {
+            let path = path.to_owned();
+            move || std::fs::File::create(path)
+        };
+        let made = self.blocking.run(create).await.map_err(Refusal::from)?;
+        let mut file = made.map_err(file_error("create", path))?;
         let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
         while let Some(v1::BlobChunk { data }) = chunks.message().await.map_err(Refusal::from)? {
             hasher.update(&data);
             bytes += data.len() as u64;
-            file.write_all(&data).await.map_err(file_error("write", path))?;
+            let write = move || file.write_all(&data).map(|()| file);
+            let written = self.blocking.run(write).await.map_err(Refusal::from)?;
+            file = written.map_err(file_error("write", path))?;
         }
-        file.flush().await.map_err(file_error("write", path))?;
         let found = Digest::from(hasher.finalize());
         if found == digest {
             Ok(bytes)

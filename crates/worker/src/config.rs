@@ -1,23 +1,31 @@
 //! What an agent is told by whoever starts it. Nothing in this crate reads the environment.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use orchestrator_proto::domain::SliceOffer;
-use orchestrator_types::{ByteCount, NodeName};
+use orchestrator_proto::{Blocking, Dial, domain::SliceOffer};
+use orchestrator_types::{ByteCount, NodeName, SessionId};
 
-use crate::DataAccess;
+use crate::{DataAccess, launch::Launch};
 
 /// Everything that an [`Agent`](crate::Agent) needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the coordinator listens, for example `http://127.0.0.1:7070`.
     pub coordinator: String,
+    /// How it is reached.
+    pub dial: Dial,
+    /// This life of the agent: a name that no other one has or had, for example a ULID.
+    pub session: SessionId,
     /// This host's name in the cluster.
     pub node: NodeName,
     /// What this host offers; one executor each, at least one.
     pub slices: Vec<SliceOffer>,
     /// The executor's program; see [`find_executor`](crate::find_executor).
     pub executor: PathBuf,
+    /// How executors are started: [`Processes`](crate::Processes), but in a simulation.
+    pub launch: Arc<dyn Launch>,
+    /// Where file work is done.
+    pub blocking: Blocking,
     /// A folder for sockets and blobs. It belongs to one agent at a time, what an earlier agent
     /// left in it is removed, and its path must be short: a socket's path has at most 107 bytes.
     pub scratch: PathBuf,
@@ -41,14 +49,14 @@ pub struct Limits {
     pub reconnect: Duration,
     /// How long running attempts may go on after [`Agent::shutdown`](crate::Agent::shutdown).
     pub grace: Duration,
-    /// An executor that says nothing for so long is killed.
+    /// An executor whose attempt makes no progress for so long is killed.
     pub silence: Duration,
     /// Blobs in the scratch folder that no attempt needs are removed beyond this.
     pub blobs: ByteCount,
 }
 
 impl Default for Limits {
-    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min of silence, 2 GiB of blobs.
+    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min without progress, 2 GiB of blobs.
     fn default() -> Self {
         Self {
             first_contact: Duration::from_secs(5),

@@ -60,10 +60,7 @@ pub enum AgentError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// No slice has an executor any more.
-    #[error(
-        "no slice is left to work on: the executor of slice {slice} was started again and again, \
-         and does not come up"
-    )]
+    #[error("no slice is left to work on: slice {slice} has no executor and gets none")]
     NoSlice {
         /// The last slice that was given up.
         slice: SliceId,
@@ -135,6 +132,12 @@ pub enum ExecutorError {
         waited: Duration,
         /// Its last lines.
         last_words: String,
+    },
+    /// None may be started: the slice is not free, or its device not to be trusted.
+    #[error("the slice is fenced: {why}")]
+    Fenced {
+        /// What keeps it.
+        why: String,
     },
     /// It is not of this build.
     #[error("{program} is {found}, and this is {expected}; install both programs from one build")]

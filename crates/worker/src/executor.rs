@@ -7,8 +7,7 @@ use std::{
 };
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, connect_unix, v1,
-    v1::executor_client::ExecutorClient,
+    CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, v1, v1::executor_client::ExecutorClient,
 };
 use orchestrator_types::{ByteCount, DeviceId, SliceId};
 use tokio::{
@@ -17,43 +16,32 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use crate::{ExecutorError, death, process::Process};
+use crate::{
+    ExecutorError, death,
+    launch::{Child, Launch, Recipe},
+};
 
 /// How long it may take until it answers; libtorch takes 0.3 s from a warm disk.
 const ANSWER: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How to start the executor of one slice.
-#[derive(Clone, Debug)]
-pub(crate) struct Recipe {
-    pub(crate) slice: SliceId,
-    pub(crate) program: PathBuf,
-    pub(crate) socket: PathBuf,
-    pub(crate) blobs: PathBuf,
-    pub(crate) cache: PathBuf,
-    pub(crate) threads: u32,
-    pub(crate) device: DeviceId,
-    /// Most memory of the device that it may use.
-    pub(crate) ceiling: ByteCount,
-    pub(crate) build: String,
-}
-
 /// A running executor that has answered.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(crate) process: Process,
+    pub(crate) process: Box<dyn Child>,
     pub(crate) client: ExecutorClient<Channel>,
     pub(crate) libtorch: String,
 }
 
 impl Executor {
     /// Starts it and waits for its first answer. Dropping the future kills it.
-    pub(crate) async fn start(recipe: &Recipe) -> Result<Self, ExecutorError> {
+    pub(crate) async fn start(launch: &dyn Launch, recipe: &Recipe) -> Result<Self, ExecutorError> {
         remove_socket(&recipe.socket);
         let program = &recipe.program;
-        let mut process = Process::spawn(recipe.command(), recipe.slice.clone())
-            .map_err(|source| ExecutorError::Spawn { program: program.clone(), source })?;
-        let answer = timeout(ANSWER, first_answer(&mut process, recipe)).await;
+        let spawned = launch.spawn(recipe).await;
+        let mut process =
+            spawned.map_err(|source| ExecutorError::Spawn { program: program.clone(), source })?;
+        let answer = timeout(ANSWER, first_answer(launch, &mut process, recipe)).await;
         let Ok(answer) = answer else {
             process.kill().await;
             let (program, last_words) = (program.clone(), process.last_words().await);
@@ -70,7 +58,7 @@ impl Executor {
 }
 
 impl Recipe {
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--socket").arg(&self.socket);
         command.arg("--blobs").arg(&self.blobs);
@@ -78,6 +66,7 @@ impl Recipe {
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
+        command.arg("--agent").arg(std::process::id().to_string());
         if self.device != DeviceId::Cpu {
             // CUDA shows a process one MIG instance at most; this way it is always device 0.
             command.env("CUDA_VISIBLE_DEVICES", self.device.to_string());
@@ -109,9 +98,13 @@ pub(crate) fn remove_socket(socket: &Path) {
 
 type Answer = (ExecutorClient<Channel>, v1::DescribeReply);
 
-async fn first_answer(process: &mut Process, recipe: &Recipe) -> Result<Answer, ExecutorError> {
+async fn first_answer(
+    launch: &dyn Launch,
+    process: &mut Box<dyn Child>,
+    recipe: &Recipe,
+) -> Result<Answer, ExecutorError> {
     loop {
-        if let Some(answer) = ask(&recipe.socket).await {
+        if let Some(answer) = ask(launch, recipe).await {
             return Ok(answer);
         }
         if let Some(status) = process.ended() {
@@ -125,12 +118,9 @@ async fn first_answer(process: &mut Process, recipe: &Recipe) -> Result<Answer, 
     }
 }
 
-/// Asks whoever listens on the socket what it is. Any failure means: not yet.
-async fn ask(socket: &Path) -> Option<Answer> {
-    if !socket.exists() {
-        return None;
-    }
-    let channel = connect_unix(socket.to_owned()).await.ok()?;
+/// Asks whoever listens what it is. Any failure means: not yet.
+async fn ask(launch: &dyn Launch, recipe: &Recipe) -> Option<Answer> {
+    let channel = launch.connect(recipe).await?;
     let mut client = ExecutorClient::new(channel)
         .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
         .max_encoding_message_size(MESSAGE_LIMIT_BYTES);

@@ -1,49 +1,94 @@
-//! Telling the coordinator that we live and how far we are; hearing what is to stop.
+//! Telling the coordinator that we live and how far we are; hearing what is to stop; saying hello
+//! again when it does not know us, because it was restarted or has given us up.
 
 use std::time::Duration;
 
 use orchestrator_proto::{Refusal, RefusalCode, v1};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep_until};
 
-use crate::{client::Client, session::Session};
+use crate::{RegisterError, client::Client, registration::Registration, session::Session};
 
-/// Beats until the session is over, and ends it when the coordinator no longer knows it, or when no
-/// beat was answered for `patience`. A single one that is not answered changes nothing: the
-/// coordinator decides by its own clock who is lost.
-pub(crate) async fn beat(client: &Client, session: &Session, patience: Duration) {
-    let mut ticks = interval(session.beat());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut answered, mut missed) = (Instant::now(), 0_u32);
+/// Beats until the session is over.
+///
+/// # Errors
+/// When no beat was answered for `patience`, or the coordinator does not take us in again. A single
+/// beat that is not answered changes nothing: the coordinator decides by its own clock who is lost.
+pub(crate) async fn beat(
+    client: &Client,
+    registration: &Registration,
+    session: &Session,
+    patience: Duration,
+) -> Result<(), RegisterError> {
+    let mut pulse = Pulse { answered: Instant::now(), missed: 0 };
+    let mut next = Instant::now();
     loop {
-        let answer = tokio::select! {
+        tokio::select! {
             biased;
-            () = session.over() => return,
-            answer = async {
-                ticks.tick().await;
-                let attempts = session.progress();
-                client.heartbeat(v1::HeartbeatRequest { session: session.id(), attempts }).await
-            } => answer,
-        };
-        match answer {
-            Ok(v1::HeartbeatReply { revoked }) => {
-                (answered, missed) = (Instant::now(), 0);
-                session.revoke(&revoked);
-            }
-            Err(refusal) if is_over(&refusal) => {
-                tracing::warn!(%refusal, "the coordinator no longer knows this session");
-                session.end();
-            }
-            Err(refusal) if answered.elapsed() >= patience => {
-                tracing::warn!(%refusal, ?patience, missed, "no heartbeat is answered: the session is over");
-                session.end();
-            }
-            Err(refusal) => {
-                missed += 1;
-                if missed == 1 {
-                    tracing::warn!(%refusal, "no answer to a heartbeat; going on");
+            () = session.over() => return Ok(()),
+            () = session.is_stale() => hello(registration, session, patience).await?,
+            () = sleep_until(next) => {
+                next = Instant::now() + session.beat();
+                match once(client, session).await {
+                    Ok(()) => pulse = Pulse { answered: Instant::now(), missed: 0 },
+                    Err(refusal) if is_over(&refusal) => {
+                        tracing::warn!(%refusal, "the coordinator does not know this session");
+                        hello(registration, session, patience).await?;
+                        pulse = Pulse { answered: Instant::now(), missed: 0 };
+                    }
+                    Err(refusal) => pulse.miss(registration, refusal, patience)?,
                 }
             }
         }
+    }
+}
+
+async fn once(client: &Client, session: &Session) -> Result<(), Refusal> {
+    let attempts = session.progress();
+    let request = v1::HeartbeatRequest { session: session.id(), attempts };
+    tokio::select! {
+        biased;
+        () = session.over() => Ok(()),
+        answer = client.heartbeat(request) => {
+            session.revoke(&answer?.revoked);
+            Ok(())
+        }
+    }
+}
+
+async fn hello(
+    registration: &Registration,
+    session: &Session,
+    patience: Duration,
+) -> Result<(), RegisterError> {
+    tokio::select! {
+        biased;
+        () = session.over() => Ok(()),
+        outcome = registration.hello(session, patience) => outcome,
+    }
+}
+
+/// When a beat was answered last, and how many were not since then.
+struct Pulse {
+    answered: Instant,
+    missed: u32,
+}
+
+impl Pulse {
+    fn miss(
+        &mut self,
+        registration: &Registration,
+        refusal: Refusal,
+        patience: Duration,
+    ) -> Result<(), RegisterError> {
+        self.missed += 1;
+        if self.missed == 1 {
+            tracing::warn!(%refusal, "no answer to a heartbeat; going on");
+        }
+        if self.answered.elapsed() < patience {
+            return Ok(());
+        }
+        let address = registration.address.clone();
+        Err(RegisterError::Unreachable { address, waited: patience, source: refusal.into() })
     }
 }
 

@@ -1,4 +1,4 @@
-//! An executor's standard error: every line goes to the log, and the last ones that may say why it
+//! A child's standard error: every line goes to the log, and the last ones that may say why it
 //! ended are kept for the message about its end: warnings, errors, and whatever is not a log line.
 
 use std::{
@@ -32,9 +32,14 @@ pub(crate) struct LastWords {
 }
 
 impl LastWords {
-    pub(crate) fn of(slice: SliceId, stderr: impl AsyncRead + Unpin + Send + 'static) -> Self {
+    /// Of `program`, which belongs to the slice if there is one.
+    pub(crate) fn of(
+        program: &'static str,
+        slice: Option<SliceId>,
+        stderr: impl AsyncRead + Unpin + Send + 'static,
+    ) -> Self {
         let kept = Kept::default();
-        let reader = tokio::spawn(read(slice, stderr, Arc::clone(&kept)));
+        let reader = tokio::spawn(read(program, slice, stderr, Arc::clone(&kept)));
         Self { kept, reader: AbortOnDropHandle::new(reader) }
     }
 
@@ -51,7 +56,13 @@ impl LastWords {
     }
 }
 
-async fn read(slice: SliceId, stderr: impl AsyncRead + Unpin, kept: Kept) {
+async fn read(
+    program: &'static str,
+    slice: Option<SliceId>,
+    stderr: impl AsyncRead + Unpin,
+    kept: Kept,
+) {
+    let slice = slice.as_ref().map(tracing::field::display);
     let mut stderr = BufReader::new(stderr);
     let mut bytes = Vec::new();
     loop {
@@ -60,13 +71,13 @@ async fn read(slice: SliceId, stderr: impl AsyncRead + Unpin, kept: Kept) {
             Ok(0) => return,
             Ok(_) => {
                 let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
-                tracing::info!(%slice, "executor: {line}");
+                tracing::info!(slice, "{program}: {line}");
                 if !is_small_talk(&line) {
                     keep(&kept, line);
                 }
             }
             Err(error) => {
-                tracing::warn!(%slice, %error, "cannot read the executor's standard error");
+                tracing::warn!(slice, %error, "cannot read the standard error of {program}");
                 return;
             }
         }
@@ -97,7 +108,7 @@ mod tests {
     async fn the_last_lines_are_kept_whatever_they_hold() {
         let mut text: Vec<u8> = (0..50).flat_map(|n| format!("line {n}\n").into_bytes()).collect();
         text.extend([b'\xff'; 5000]);
-        let mut words = LastWords::of("n.0".parse().unwrap(), std::io::Cursor::new(text));
+        let mut words = LastWords::of("executor", None, std::io::Cursor::new(text));
         let told = words.told().await;
         let lines: Vec<&str> = told.lines().collect();
         assert_eq!((lines[0], lines[1], lines.len()), ("; it wrote:", "line 42", 11));
@@ -115,7 +126,7 @@ thread 'attempts' panicked at src/crew.rs:7:5:
 five is too much
 2026-11-30T09:26:42.104482Z ERROR orchestrator_executor: cannot listen
 ";
-        let mut words = LastWords::of("n.0".parse().unwrap(), std::io::Cursor::new(text));
+        let mut words = LastWords::of("executor", None, std::io::Cursor::new(text));
         insta::assert_snapshot!(words.told().await, @r"
         ; it wrote:
         2026-11-30T09:26:40.104482Z  WARN attempt{run=01 unit=3}: orchestrator_executor: failed
@@ -127,6 +138,6 @@ five is too much
 
     #[tokio::test]
     async fn silence_adds_nothing_to_a_message() {
-        assert_eq!(LastWords::of("n.0".parse().unwrap(), tokio::io::empty()).told().await, "");
+        assert_eq!(LastWords::of("executor", None, tokio::io::empty()).told().await, "");
     }
 }

@@ -5,15 +5,18 @@
 //! Agent ── session: register, heartbeat
 //!   └── slice (one each) ── lease → fetch inputs → execute → stage → commit, or fail
 //!         └── supervisor ── executor process: start, describe, watch, restart, kill, reap
+//! health ── one process that asks NVML: alarms for supervisors, readings for the next start
 //! ```
 //!
 //! Invariants:
 //! - an executor belongs to one slice, and lives no longer than the agent: it is killed and reaped
-//!   on shutdown, when the [`Agent`] is dropped, and leaves by itself when its standard input ends;
+//!   on shutdown and when the [`Agent`] is dropped, the kernel kills it when the agent is killed, and
+//!   it leaves by itself when its standard input ends;
 //! - a slice runs one attempt at a time, and every attempt ends in a commit, in a failure with its
 //!   class, or in silence: because the coordinator has taken it back, or because the agent stops;
-//! - a slice whose executor does not start any more is given up: the agent registers again without
-//!   it, and ends when none is left;
+//! - a slice is used again only when nothing of its dead executor is left; one that is not free, or
+//!   whose GPU is at fault, is fenced, and one whose executor does not start any more is given up:
+//!   the agent registers again without it, and ends when none is left;
 //! - every call has a deadline, and every wait ends when it is no longer wanted.
 //!
 //! Absent on purpose: decisions (which unit, which batch, whether to retry), eval.yaml, libtorch.
@@ -29,17 +32,22 @@ mod death;
 mod error;
 mod executor;
 mod failure;
+mod health;
 mod heartbeat;
 mod host;
 mod last_words;
+mod launch;
 mod locate;
+mod pace;
 mod process;
 mod registration;
 mod retry;
 mod scratch;
 mod session;
 mod slice;
+mod starter;
 mod supervisor;
+mod vacancy;
 
 pub use agent::Agent;
 pub use config::{Config, Limits};
@@ -47,4 +55,6 @@ pub use data_access::{
     DataAccess, DataPathError, DataRoot, DataRootError, ParseDataRootError, Roots,
 };
 pub use error::{AgentError, ExecutorError, RegisterError, StartError};
+pub use launch::{Child, Later, Launch, Processes, Recipe};
 pub use locate::{EXECUTOR_NAME, FindError, find_executor};
+pub use process::adopt_orphans;

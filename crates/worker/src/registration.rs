@@ -1,9 +1,12 @@
 //! First contact with a coordinator, and every later one: again and again, for as long as patience
 //! lasts.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use orchestrator_proto::{ConnectError, connect, v1};
+use orchestrator_proto::{ConnectError, Dial, connect_by, v1};
 use orchestrator_types::SliceId;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Channel;
@@ -20,25 +23,60 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Registration {
     pub(crate) address: String,
-    pub(crate) request: v1::RegisterRequest,
     pub(crate) client: Client,
+    offer: Mutex<Offer>,
+}
+
+#[derive(Debug)]
+struct Offer {
+    request: v1::RegisterRequest,
+    /// Slices that are not offered.
+    withdrawn: Vec<v1::Slice>,
 }
 
 impl Registration {
+    pub(crate) const fn new(
+        address: String,
+        client: Client,
+        request: v1::RegisterRequest,
+    ) -> Self {
+        let offer = Mutex::new(Offer { request, withdrawn: Vec::new() });
+        Self { address, client, offer }
+    }
+
+    fn offer(&self) -> MutexGuard<'_, Offer> {
+        self.offer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Offers this slice no longer.
-    pub(crate) fn withdraw(&mut self, slice: &SliceId) {
-        self.request.slices.retain(|offer| offer.id != slice.as_str());
+    pub(crate) fn withdraw(&self, slice: &SliceId) {
+        let mut offer = self.offer();
+        let Offer { request, withdrawn } = &mut *offer;
+        move_offer(slice, &mut request.slices, withdrawn);
     }
 
-    /// A new session. It ends sessions of an earlier life of this node.
-    pub(crate) async fn session(&self, patience: Duration) -> Result<Arc<Session>, RegisterError> {
-        let reply = patiently(&self.address, patience, || self.register()).await?;
-        Ok(Arc::new(Session::new(reply)))
+    /// Offers this slice again.
+    pub(crate) fn offer_again(&self, slice: &SliceId) {
+        let mut offer = self.offer();
+        let Offer { request, withdrawn } = &mut *offer;
+        move_offer(slice, withdrawn, &mut request.slices);
     }
 
-    async fn register(&self) -> Result<v1::RegisterReply, Attempt> {
-        let reply = self.client.register(self.request.clone()).await;
-        reply.map_err(|refusal| match refusal.again() {
+    /// Says hello, also again. The coordinator ends the session of an earlier life of this node.
+    pub(crate) async fn hello(
+        &self,
+        session: &Session,
+        patience: Duration,
+    ) -> Result<(), RegisterError> {
+        patiently(&self.address, patience, || self.register(session)).await
+    }
+
+    async fn register(&self, session: &Session) -> Result<(), Attempt> {
+        let held = session.held();
+        let request = v1::RegisterRequest { held: held.clone(), ..self.offer().request.clone() };
+        let reply = self.client.register(request).await;
+        let taken_in = reply.map(|reply| session.take_in(&held, &reply));
+        taken_in.map_err(|refusal| match refusal.again() {
             Again::Always | Again::Sometimes => Attempt::Later(refusal.into()),
             Again::Never => {
                 let address = self.address.clone();
@@ -48,10 +86,19 @@ impl Registration {
     }
 }
 
+fn move_offer(slice: &SliceId, from: &mut Vec<v1::Slice>, to: &mut Vec<v1::Slice>) {
+    to.extend(from.extract_if(.., |offer| offer.id == slice.as_str()));
+    to.sort_by(|a, b| a.id.cmp(&b.id));
+}
+
 /// A connection, which from then on renews itself.
-pub(crate) async fn reach(address: &str, patience: Duration) -> Result<Channel, RegisterError> {
+pub(crate) async fn reach(
+    dial: &Dial,
+    address: &str,
+    patience: Duration,
+) -> Result<Channel, RegisterError> {
     let call = || async {
-        connect(address).await.map_err(|error| match error {
+        connect_by(dial, address).await.map_err(|error| match error {
             ConnectError::Address(_) => Attempt::Never(RegisterError::Address(error)),
             ConnectError::Unreachable { .. } => Attempt::Later(error.into()),
         })

@@ -1,7 +1,7 @@
-//! One registered life of the agent, and the attempts that run in it.
+//! What the coordinator knows us by, for as long as the agent lives, and the attempts that run.
 //!
-//! Invariant: an attempt is in the table for exactly as long as its [`Running`] lives, and the end
-//! of a session takes back all of its attempts.
+//! Invariants: an attempt is in the table for exactly as long as its [`Running`] lives; attempts
+//! outlive a coordinator, and an agent that is taken in again keeps those that still count.
 
 use std::{
     collections::BTreeMap,
@@ -10,19 +10,24 @@ use std::{
 };
 
 use orchestrator_proto::{Refusal, RefusalCode, v1};
-use orchestrator_types::FencingToken;
+use orchestrator_types::{FencingToken, SessionId};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 /// A coordinator that asks for more beats than this would only be kept busy.
 const SHORTEST_BEAT: Duration = Duration::from_millis(50);
 
-/// What the coordinator knows us by until one of us is restarted.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Session {
-    id: String,
-    beat: Duration,
+    id: SessionId,
+    /// Ends with the agent's work.
     over: CancellationToken,
     attempts: Mutex<BTreeMap<FencingToken, Entry>>,
+    /// Somebody heard that the coordinator does not know us.
+    stale: Notify,
+    /// How often we were taken in, and the time between heartbeats since then.
+    taken_in: watch::Sender<(u64, Duration)>,
 }
 
 #[derive(Debug)]
@@ -41,24 +46,50 @@ pub(crate) struct Running {
 }
 
 impl Session {
-    pub(crate) fn new(reply: v1::RegisterReply) -> Self {
-        let v1::RegisterReply { session, epoch, heartbeat_ms, lease_ms } = reply;
-        tracing::info!(session, epoch, heartbeat_ms, lease_ms, "registered");
+    pub(crate) fn new(id: SessionId) -> Self {
         Self {
-            id: session,
-            beat: Duration::from_millis(heartbeat_ms.into()).max(SHORTEST_BEAT),
+            id,
             over: CancellationToken::new(),
             attempts: Mutex::default(),
+            stale: Notify::new(),
+            taken_in: watch::channel((0, SHORTEST_BEAT)).0,
         }
     }
 
+    /// The coordinator has taken us in: attempts that no longer count stop.
+    pub(crate) fn take_in(&self, held: &[u64], reply: &v1::RegisterReply) {
+        let v1::RegisterReply { protocol, epoch, heartbeat_ms, lease_ms, keep } = reply;
+        tracing::info!(session = %self.id, protocol, epoch, heartbeat_ms, lease_ms, "registered");
+        let lost: Vec<u64> = held.iter().filter(|token| !keep.contains(token)).copied().collect();
+        self.revoke(&lost);
+        let beat = Duration::from_millis((*heartbeat_ms).into()).max(SHORTEST_BEAT);
+        self.taken_in.send_modify(|(times, known)| (*times, *known) = (*times + 1, beat));
+    }
+
     pub(crate) fn id(&self) -> String {
-        self.id.clone()
+        self.id.to_string()
     }
 
     /// Time between heartbeats.
-    pub(crate) const fn beat(&self) -> Duration {
-        self.beat
+    pub(crate) fn beat(&self) -> Duration {
+        self.taken_in.borrow().1
+    }
+
+    /// How often the coordinator has taken us in.
+    pub(crate) fn times(&self) -> u64 {
+        self.taken_in.borrow().0
+    }
+
+    /// Waits until the coordinator has taken us in more than `times` times.
+    pub(crate) async fn taken_in_after(&self, times: u64) {
+        let mut taken_in = self.taken_in.subscribe();
+        // The sender lives as long as the session.
+        drop(taken_in.wait_for(|(now, _)| *now > times).await);
+    }
+
+    /// Waits until somebody hears that the coordinator does not know us.
+    pub(crate) async fn is_stale(&self) {
+        self.stale.notified().await;
     }
 
     pub(crate) fn over(&self) -> WaitForCancellationFuture<'_> {
@@ -69,12 +100,21 @@ impl Session {
         self.over.cancel();
     }
 
-    /// Ends the session if this refusal means that it is over.
+    /// Says hello again if this refusal means that the coordinator does not know us.
     pub(crate) fn hear(&self, refusal: &Refusal) {
-        if refusal.code == RefusalCode::Stale && !self.over.is_cancelled() {
-            tracing::warn!(session = self.id, %refusal, "the session is over");
-            self.end();
+        if refusal.code == RefusalCode::Stale {
+            self.stale.notify_one();
         }
+    }
+
+    /// The offer has changed: says hello again.
+    pub(crate) fn say_hello(&self) {
+        self.stale.notify_one();
+    }
+
+    /// The attempts that run.
+    pub(crate) fn held(&self) -> Vec<u64> {
+        self.attempts().keys().map(|token| token.0).collect()
     }
 
     pub(crate) fn begin(self: &Arc<Self>, token: FencingToken) -> Running {
@@ -135,9 +175,7 @@ mod tests {
     use super::*;
 
     fn session() -> Arc<Session> {
-        let reply =
-            v1::RegisterReply { session: "s".into(), epoch: 1, heartbeat_ms: 0, lease_ms: 9 };
-        Arc::new(Session::new(reply))
+        Arc::new(Session::new("s".parse().unwrap()))
     }
 
     #[test]
@@ -157,9 +195,24 @@ mod tests {
         let (first, second) = (session.begin(FencingToken(1)), session.begin(FencingToken(2)));
         session.revoke(&[1, 7]);
         assert!(first.revoked().is_cancelled() && !second.revoked().is_cancelled());
-        session.hear(&Refusal::new(RefusalCode::Unavailable, "away"));
-        assert!(!second.revoked().is_cancelled());
-        session.hear(&Refusal::new(RefusalCode::Stale, "over"));
+        session.end();
         assert!(second.revoked().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn who_is_taken_in_again_keeps_what_still_counts() {
+        let session = session();
+        let (first, second) = (session.begin(FencingToken(1)), session.begin(FencingToken(2)));
+        let held = session.held();
+        let later = session.begin(FencingToken(3));
+        let reply = v1::RegisterReply { keep: vec![2], heartbeat_ms: 70, ..Default::default() };
+        session.hear(&Refusal::new(RefusalCode::Unavailable, "away"));
+        session.hear(&Refusal::new(RefusalCode::Stale, "who are you"));
+        session.is_stale().await;
+        session.take_in(&held, &reply);
+        session.taken_in_after(0).await;
+        assert!(first.revoked().is_cancelled());
+        assert!(!second.revoked().is_cancelled() && !later.revoked().is_cancelled());
+        assert_eq!((session.beat(), session.times()), (Duration::from_millis(70), 1));
     }
 }

@@ -31,18 +31,12 @@ pub(crate) struct Slice {
     leases: u64,
 }
 
-/// A slice that has no executor and will get none.
+/// A slice that has no executor, and gets none unless it is regained.
 #[derive(Debug)]
 pub(crate) struct GivenUp {
-    pub(crate) slice: SliceId,
-    /// Why its last start failed.
+    pub(crate) slice: Slice,
+    /// Why there is none.
     pub(crate) error: ExecutorError,
-}
-
-/// Why a slice gets no next unit.
-enum NoUnit {
-    Refused(Refusal),
-    NoExecutor(ExecutorError),
 }
 
 impl Slice {
@@ -51,12 +45,11 @@ impl Slice {
         Self { id, host, supervisor, backoff, leases: 0 }
     }
 
-    /// Works until the session is over or the agent drains, and gives the slice back: the executor
-    /// outlives the session. Dropping the future kills the executor.
+    /// Works until the session is over or the agent drains, and gives the slice back. Dropping the
+    /// future kills the executor.
     ///
     /// # Errors
-    /// [`GivenUp`], when the executor does not start any more. The session is then over: the
-    /// coordinator is to hear of the slices that are left.
+    /// [`GivenUp`], when the executor does not start any more, or may not.
     pub(crate) async fn serve(mut self, session: Arc<Session>) -> Result<Self, GivenUp> {
         let host = Arc::clone(&self.host);
         loop {
@@ -68,16 +61,9 @@ impl Slice {
             };
             match leased {
                 Ok(assignment) => Box::pin(self.attempt(&session, assignment)).await,
-                Err(NoUnit::NoExecutor(error)) => {
-                    session.end();
-                    self.supervisor.stop().await;
-                    return Err(GivenUp { slice: self.id, error });
-                }
-                Err(NoUnit::Refused(refusal)) => {
-                    // Nothing but the end of the session should make a lease fail for good. If
-                    // anything else does, registering again brings it to light.
-                    tracing::warn!(slice = %self.id, %refusal, "no lease: the session is over");
-                    session.end();
+                Err(error) => {
+                    self.supervisor.retire().await;
+                    return Err(GivenUp { slice: self, error });
                 }
             }
         }
@@ -85,29 +71,34 @@ impl Slice {
     }
 
     /// The next unit. A dropped request may have been granted: the unit comes back to the
-    /// coordinator with the end of the session.
-    async fn next(&mut self, session: &Session) -> Result<v1::Assignment, NoUnit> {
+    /// coordinator with the agent's goodbye.
+    async fn next(&mut self, session: &Session) -> Result<v1::Assignment, ExecutorError> {
         loop {
-            self.supervisor.up().await.map_err(NoUnit::NoExecutor)?;
+            self.supervisor.up().await?;
+            let times = session.times();
             let request = v1::LeaseRequest {
                 session: session.id(),
                 slice: self.id.to_string(),
                 request_id: format!("{}-{}", self.id, self.leases),
                 wait_ms: LEASE_WAIT_MS,
+                count: 1,
             };
             let client = &self.host.client;
             let call = || client.lease(request.clone());
             let reply = match until_answered(&mut self.backoff, "lease", call).await {
                 Ok(reply) => reply,
                 Err(refusal) => {
-                    // A coordinator that takes every session and refuses every lease is not to be
-                    // hammered.
+                    // Nothing but a coordinator that does not know us should refuse a lease for
+                    // good. If anything else does, saying hello again brings it to light.
+                    tracing::warn!(slice = %self.id, %refusal, "no lease: saying hello again");
                     sleep(self.backoff.after_failure()).await;
-                    return Err(NoUnit::Refused(refusal));
+                    session.say_hello();
+                    session.taken_in_after(times).await;
+                    continue;
                 }
             };
             self.leases += 1;
-            if let Some(assignment) = reply.assignment {
+            if let Some(assignment) = reply.assignments.into_iter().next() {
                 return Ok(assignment);
             }
         }
@@ -133,8 +124,18 @@ impl Slice {
         }
     }
 
+    pub(crate) const fn id(&self) -> &SliceId {
+        &self.id
+    }
+
+    /// Returns when the slice, which was given up because it is fenced, may be used again.
+    pub(crate) async fn regained(mut self) -> Self {
+        self.supervisor.regained().await;
+        self
+    }
+
     /// Ends the executor; returns when it is reaped.
-    pub(crate) async fn stop(self) {
-        self.supervisor.stop().await;
+    pub(crate) async fn stop(mut self) {
+        self.supervisor.retire().await;
     }
 }

@@ -1,11 +1,12 @@
 //! `orchestrator worker`.
 
-use std::{path::PathBuf, process, time::Duration};
+use std::{path::PathBuf, process, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use orchestrator_proto::{Blocking, Dial};
 use orchestrator_types::{ByteCount, DeviceId, NodeName};
 use orchestrator_worker::{
-    Agent, AgentError, Config, DataAccess, DataRoot, Limits, RegisterError, StartError,
+    Agent, AgentError, Config, DataAccess, DataRoot, Limits, Processes, RegisterError, StartError,
 };
 
 use super::{
@@ -60,6 +61,10 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
     let local::Machine { inventory, reasons, .. } = local::offered(&wish)?;
     reasons.iter().for_each(say);
     let config = Config {
+        dial: Dial::Tcp,
+        session: state::fresh_name()?,
+        launch: Arc::new(Processes),
+        blocking: Blocking::Threads,
         coordinator: settings.coordinator,
         node: settings.name,
         slices: inventory.slices,

@@ -15,7 +15,7 @@ use std::{
 
 use orchestrator_types::Digest;
 
-use super::{BlobError, path_in};
+use super::{BlobError, Listed, path_in};
 use crate::{blocking::Blocking, durable};
 
 fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BlobError + 'a {
@@ -45,11 +45,6 @@ impl Folder {
         Ok(Self { root: root.into(), next: AtomicU64::new(0), blocking })
     }
 
-    /// Where a blob lies, if it is there.
-    pub(super) fn path(&self, digest: Digest) -> PathBuf {
-        path_in(&self.root, digest)
-    }
-
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
@@ -58,7 +53,7 @@ impl Folder {
     }
 
     pub(super) async fn size(&self, digest: Digest) -> Result<Option<u64>, BlobError> {
-        let path = self.path(digest);
+        let path = path_in(&self.root, digest);
         let look = move || match fs::metadata(&path) {
             Ok(metadata) => Ok(Some(metadata.len())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -79,7 +74,7 @@ impl Folder {
     }
 
     pub(super) async fn read(&self, digest: Digest) -> Result<Source, BlobError> {
-        let path = self.path(digest);
+        let path = path_in(&self.root, digest);
         let blocking = self.blocking;
         let open = move || match File::open(&path) {
             Ok(file) => Ok(Source { path: path.into(), file: file.into(), blocking }),
@@ -89,6 +84,70 @@ impl Folder {
             Err(error) => Err(failed("open", &path)(error)),
         };
         self.run(open).await
+    }
+
+    pub(super) async fn delete(&self, digest: Digest) -> Result<(), BlobError> {
+        let path = path_in(&self.root, digest);
+        let delete = move || match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(failed("remove", &path)(error))
+            }
+            _ => Ok(()),
+        };
+        self.run(delete).await
+    }
+
+    /// At most `limit` blobs in order of their digests, after `after`.
+    pub(super) async fn list(
+        &self,
+        after: Option<Digest>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, BlobError> {
+        let root = self.root.clone();
+        self.run(move || list(&root, after, limit)).await
+    }
+}
+
+/// One page of [`Folder::list`]. Blocks.
+fn list(root: &Path, after: Option<Digest>, limit: usize) -> Result<Vec<Listed>, BlobError> {
+    let first = after.map_or_else(String::new, |digest| digest.to_string());
+    let mut found = Vec::new();
+    for part in names(root)? {
+        if found.len() >= limit || part.len() != 2 || part.as_str() < first.get(..2).unwrap_or("") {
+            continue;
+        }
+        for name in names(&root.join(&part))? {
+            let Ok(digest) = name.parse::<Digest>() else { continue };
+            if found.len() < limit && after.is_none_or(|after| digest > after) {
+                let path = root.join(&part).join(&name);
+                found.extend(modified(&path)?.map(|at| Listed { digest, modified_unix_ms: at }));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Sorted names in a folder.
+fn names(folder: &Path) -> Result<Vec<String>, BlobError> {
+    let entries = fs::read_dir(folder).map_err(failed("list", folder))?;
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
+    let mut names: Vec<String> =
+        entries.map(name).collect::<Result<_, _>>().map_err(failed("list", folder))?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// When a file was written last, milliseconds since 1970; none if it has gone.
+fn modified(path: &Path) -> Result<Option<i64>, BlobError> {
+    match fs::metadata(path).and_then(|metadata| metadata.modified()) {
+        Ok(at) => {
+            let since = at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Ok(Some(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("look at", path)(error)),
     }
 }
 

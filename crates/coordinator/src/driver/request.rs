@@ -16,6 +16,7 @@ use tokio::{
     time::timeout,
 };
 
+use super::Pause;
 use crate::{life::Life, store::Submission, view::Snapshot};
 
 /// Requests that may wait: a worker has a handful in flight, so this is a thousand workers in one
@@ -151,12 +152,13 @@ pub(crate) enum CommitOutcome {
 pub(crate) struct DriverHandle {
     requests: mpsc::Sender<Request>,
     life: Life,
+    pause: Pause,
 }
 
 /// The driver's channel.
-pub(crate) fn handle(life: Life) -> (DriverHandle, mpsc::Receiver<Request>) {
+pub(crate) fn handle(life: Life, pause: Pause) -> (DriverHandle, mpsc::Receiver<Request>) {
     let (requests, receiver) = mpsc::channel(QUEUE);
-    (DriverHandle { requests, life }, receiver)
+    (DriverHandle { requests, life, pause }, receiver)
 }
 
 impl DriverHandle {
@@ -181,7 +183,8 @@ impl DriverHandle {
                 // A thread that panics drops the request before it is known to have ended.
                 drop(timeout(UNWINDING, self.life.ended()).await);
                 let message = "the coordinator could not store this, or is stopping; try again";
-                Err(self.life.refusal().unwrap_or_else(|| unavailable(message)))
+                let known = self.life.refusal().or_else(|| self.pause.refusal());
+                Err(known.unwrap_or_else(|| unavailable(message)))
             }
             Err(_) => Err(Refusal::new(
                 RefusalCode::TooSlow,

@@ -130,6 +130,11 @@ impl Sessions {
             .collect()
     }
 
+    /// Gives every session its full time again.
+    pub(super) fn renew(&mut self, now: Millis) {
+        self.live.values_mut().for_each(|session| session.seen = now);
+    }
+
     /// Sessions not heard of for `lease_ms`.
     pub(super) fn silent(&self, now: Millis, lease_ms: u64) -> Vec<SessionId> {
         self.live

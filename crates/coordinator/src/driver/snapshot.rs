@@ -11,7 +11,8 @@ impl Driver {
     pub(super) fn snapshot(&self) -> Snapshot {
         let runs = self.runs.iter().map(|(run, active)| {
             let attempts = active.run.live().values().map(|attempt| view(active, attempt));
-            let waits = active.homeless.as_ref().map(ToString::to_string);
+            let homeless = active.homeless.as_ref().map(ToString::to_string);
+            let waits = self.pause.reason().map(|reason| reason.to_string()).or(homeless);
             (run.clone(), RunNow { attempts: attempts.collect(), waits })
         });
         let runs = runs.collect();

@@ -250,6 +250,14 @@ impl Driver {
         Ok(())
     }
 
+    /// Answers slices that have waited long enough while nothing can be granted.
+    pub(super) fn let_go_waiting(&mut self) {
+        let now = self.now;
+        for waiting in self.waiting.extract_if(.., |waiting| waiting.deadline <= now) {
+            self.outbox.reply(waiting.reply, Ok(Vec::new()));
+        }
+    }
+
     /// The first units that the slice may run, of the oldest run that has some.
     fn grant(&mut self, call: &LeaseCall) -> Result<Vec<Assignment>, StoreError> {
         let Some(node) = self.sessions.get(&call.session).map(|session| session.node.clone())

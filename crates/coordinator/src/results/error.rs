@@ -9,7 +9,11 @@ use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_report::{FoldError, parquet::WriteError};
 use orchestrator_types::{RunId, UnitId};
 
-use crate::{blobs::BlobError, store::StoreError};
+use crate::{
+    blobs::BlobError,
+    durable::{DISK_FULL, disk_full},
+    store::StoreError,
+};
 
 /// A run folder that cannot be made or read.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +78,9 @@ impl ResultsError {
                 Refusal::new(code, format!("{message}; {advice}"))
             }
             Self::OpenedAgain => crate::refusal(RefusalCode::Unavailable, self),
+            Self::Write(source) | Self::File { source, .. } if disk_full(source) => {
+                Refusal::new(RefusalCode::Unavailable, DISK_FULL)
+            }
             other => crate::refusal(RefusalCode::Internal, other),
         }
     }

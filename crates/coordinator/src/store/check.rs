@@ -31,7 +31,7 @@ struct Promise {
     sql: &'static str,
 }
 
-const PROMISES: [Promise; 9] = [
+const PROMISES: [Promise; 11] = [
     Promise {
         promise: "a committed unit names its attempt, its blob and its result",
         sql: "SELECT 'run ' || run || ' unit ' || unit FROM units
@@ -60,6 +60,19 @@ const PROMISES: [Promise; 9] = [
         sql: "SELECT 'run ' || id || ' unit ' || unit FROM runs JOIN units ON run = key
               WHERE runs.state <> 'running'
                 AND units.state NOT IN ('committed', 'failed', 'cancelled')",
+    },
+    Promise {
+        promise: "a lease has a token below the limit, and none that was committed",
+        sql: "SELECT 'token ' || token FROM leases
+              WHERE token >= (SELECT value FROM meta WHERE key = 'token_limit')
+                OR token IN (SELECT token FROM units WHERE state = 'committed')",
+    },
+    Promise {
+        promise: "an attempt lives in a run that goes on, of a unit that has not ended",
+        sql: "SELECT 'token ' || leases.token FROM leases
+              LEFT JOIN runs ON key = leases.run
+              LEFT JOIN units ON units.run = leases.run AND units.unit = leases.unit
+              WHERE coalesce(runs.state, '') <> 'running' OR coalesce(units.state, 'open') <> 'open'",
     },
     Promise {
         promise: "a unit belongs to its run's plan",

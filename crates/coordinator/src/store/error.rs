@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::durable::{DISK_FULL, disk_full};
+
 /// A store that cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -85,6 +87,34 @@ impl StoreError {
     /// For `map_err` around a statement.
     pub(super) const fn database(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Database { action, source }
+    }
+
+    /// Why nothing can be written, if that is what this says: the disk is full or fails. Such an
+    /// error passes without us.
+    pub(crate) fn unwritable(&self) -> Option<String> {
+        use rusqlite::ErrorCode;
+        let full = match self {
+            Self::Database { source: rusqlite::Error::SqliteFailure(failure, _), .. } => {
+                match failure.code {
+                    ErrorCode::DiskFull => true,
+                    ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly => {
+                        false
+                    }
+                    _ => return None,
+                }
+            }
+            Self::File { source, .. } => disk_full(source),
+            _ => return None,
+        };
+        Some(if full {
+            DISK_FULL.to_owned()
+        } else {
+            let cause = std::error::Error::source(self).map(ToString::to_string);
+            format!(
+                "the coordinator cannot write to its disk ({}); it goes on by itself when it can",
+                cause.unwrap_or_default()
+            )
+        })
     }
 
     pub(super) fn row<E>(what: &'static str) -> impl FnOnce(E) -> Self

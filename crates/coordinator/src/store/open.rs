@@ -36,6 +36,12 @@ pub(crate) fn refuse_network(state: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Free bytes beside the store; none if nobody says.
+pub(crate) fn room_bytes(state: &Path) -> Option<u64> {
+    let found = nix::sys::statvfs::statvfs(state).ok()?;
+    Some(found.blocks_available().saturating_mul(found.fragment_size()))
+}
+
 fn network(kind: i64) -> Option<&'static str> {
     // Some kernels give 32 bits with a sign.
     let kind = kind & 0xFFFF_FFFF;

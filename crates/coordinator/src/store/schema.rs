@@ -68,7 +68,8 @@ CREATE TABLE events (
   PRIMARY KEY (run, sequence)
 ) WITHOUT ROWID;
 
-INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit', 1);
+INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit', 1),
+  ('identity', abs(random() >> 1));
 ";
 
 /// Attempts that live, so that they outlive the coordinator's process.
@@ -124,6 +125,7 @@ INSERT INTO split
     unhex(json_extract(result, '$.blob.digest')), unhex(json_extract(result, '$.samples')),
     coalesce(json_array_length(result, '$.quarantined') > 0, 0)
   FROM units;
+INSERT INTO meta (key, value) VALUES ('identity', abs(random() >> 1));
 DROP TABLE units;
 UPDATE split SET state = 'open' WHERE state = 'leased';
 ALTER TABLE split RENAME TO units;

@@ -1,6 +1,8 @@
 //! What survives a stop, a crash and a mistake.
 
-use orchestrator_run::{Blob, ExecutorReading, ImageCounts, QuarantinedSample, Timing};
+use orchestrator_run::{
+    Blob, ExecutorReading, ImageCounts, Millis, QuarantinedSample, Terms, Timing,
+};
 use orchestrator_types::{ByteCount, MemoryTerms};
 
 use super::*;
@@ -38,7 +40,11 @@ fn attempt(unit: u32, token: FencingToken) -> Attempt {
         number: 1,
         token,
         session: "s".parse().unwrap(),
+        node: "n".parse().unwrap(),
         slice: "n.0".parse().unwrap(),
+        started: Millis(0),
+        terms: Terms::default(),
+        elsewhere: false,
     }
 }
 
@@ -73,14 +79,14 @@ fn what_was_committed_survives_a_crash_and_nothing_else() {
     let key = store.insert_run(&run, 1).unwrap();
     let token = store.next_token().unwrap();
     store.use_token();
-    store.lease_unit(key, &attempt(0, token), 2).unwrap();
-    store.commit_unit(key, &attempt(0, token), &result(), 3).unwrap();
+    store.lease(key, &attempt(0, token), 2).unwrap();
+    store.commit_unit(key, &attempt(0, token), Some(2), &result(), 3).unwrap();
     store.append(key, 1, RunEvent::StateChanged { state: RunState::Running }, 3).unwrap();
     store.commit().unwrap();
     store.begin().unwrap();
     let second = store.next_token().unwrap();
     store.use_token();
-    store.lease_unit(key, &attempt(1, second), 4).unwrap();
+    store.lease(key, &attempt(1, second), 4).unwrap();
     crash(store);
 
     let mut store = Store::open(state.path()).unwrap();
@@ -122,9 +128,10 @@ fn ends_are_told_apart_and_a_run_opens_again() {
     let store = Store::open(state.path()).unwrap();
     let key = store.insert_run(&submission("r"), 1).unwrap();
     for unit in 0..3 {
-        store.lease_unit(key, &attempt(unit, FencingToken(unit.into())), 2).unwrap();
+        store.lease(key, &attempt(unit, FencingToken(unit.into())), 2).unwrap();
     }
-    store.commit_unit(key, &attempt(0, FencingToken(0)), &result(), 3).unwrap();
+    store.fail_unit(key, UnitId(2), FailureClass::Crash, "died", false, 3).unwrap();
+    store.commit_unit(key, &attempt(0, FencingToken(0)), Some(2), &result(), 3).unwrap();
     store.fail_unit(key, UnitId(1), FailureClass::Crash, "died", true, 4).unwrap();
     store.end_run(key, RunState::Incomplete, 9, 5).unwrap();
     let stages = |store: &Store| -> Vec<UnitStage> {
@@ -286,8 +293,8 @@ fn a_small_blob_is_stored_with_its_result_and_an_encoding_is_found_by_its_digest
     let commit = |store: &mut Store, unit: u32, result: &UnitResult| {
         let token = store.next_token().unwrap();
         store.use_token();
-        store.lease_unit(key, &attempt(unit, token), 2).unwrap();
-        store.commit_unit(key, &attempt(unit, token), result, 3).unwrap();
+        store.lease(key, &attempt(unit, token), 2).unwrap();
+        store.commit_unit(key, &attempt(unit, token), Some(2), result, 3).unwrap();
     };
     let inline = |bytes: &[u8], partial: &str| UnitResult {
         blob: blob(bytes),
@@ -326,8 +333,8 @@ fn each_broken_promise_of_a_store_is_found() {
         for unit in 0..2 {
             let token = store.next_token().unwrap();
             store.use_token();
-            store.lease_unit(key, &attempt(unit, token), 2).unwrap();
-            store.commit_unit(key, &attempt(unit, token), &result(), 3).unwrap();
+            store.lease(key, &attempt(unit, token), 2).unwrap();
+            store.commit_unit(key, &attempt(unit, token), Some(2), &result(), 3).unwrap();
         }
         store.append(key, 2, RunEvent::StateChanged { state: RunState::Complete }, 4).unwrap();
         store.end_run(key, RunState::Complete, 2, 4).unwrap();
@@ -354,6 +361,13 @@ fn each_broken_promise_of_a_store_is_found() {
         broken("UPDATE units SET state = 'open' WHERE unit = 1"),
         ["only committed units have results", "a run that has ended has no open unit", complete]
     );
+    let lease = "INSERT INTO leases VALUES (7, 1, 1, 1, 's', 'n', 'n.0', 2, 0)";
+    let lives = "an attempt lives in a run that goes on, of a unit that has not ended";
+    assert_eq!(broken(lease), [lives]);
+    let token = "a lease has a token below the limit, and none that was committed";
+    for wrong in ["1", "100000"] {
+        assert_eq!(broken(&lease.replacen('7', wrong, 1)), [token, lives]);
+    }
     assert_eq!(broken("UPDATE runs SET units = 1"), ["a unit belongs to its run's plan", complete]);
     assert_eq!(broken("UPDATE units SET set_aside = 1"), [complete]);
     assert_eq!(

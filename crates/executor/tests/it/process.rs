@@ -135,7 +135,7 @@ fn the_kernel_ends_it_with_its_agent_although_standard_input_stays_open() {
     // A shell for an agent: it stays beside its child, whose pid it tells. Standard input is ours,
     // as if it had leaked to another process.
     let mut agent = Command::new("sh");
-    agent.args(["-c", r#""$@" --agent $$ <&0 & echo $!; wait"#, "sh"]);
+    agent.args(["-c", r#"exec 3<&0; "$@" --agent $$ <&3 3<&- & echo $!; wait"#, "sh"]);
     agent.arg(program.get_program()).args(program.get_args());
     let mut agent =
         agent.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -164,6 +164,42 @@ fn it_does_not_start_for_an_agent_that_is_gone() {
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains(&format!("the agent, process {}, is gone", gone.id())), "{told}");
+}
+
+/// A library that answers like NVML, where the loader finds it.
+fn nvml(folder: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/library/nvml.c");
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let library = folder.join("libnvidia-ml.so.1");
+    let arguments = ["-shared", "-fPIC", "-o"];
+    let status = Command::new(compiler).args(arguments).args([library, source]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn health_tells_how_full_a_device_is_and_what_errors_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    nvml(folder.path());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_orchestrator-executor"))
+        .args(["health", "--device", "MIG-0002"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let reading = r#"{"kind":"reading","device":"MIG-0002","used_bytes":3221225472,"total_bytes":10737418240,"processes":[{"pid":2000001,"used_bytes":2147483648},{"pid":2000002,"used_bytes":null}]}"#;
+    let mut first: Vec<String> = (&mut lines).take(4).collect();
+    first.sort();
+    let fault = r#"{"kind":"xid","device":"MIG-0002","xid":999,"class":"fault","told":"XID 999, which NVIDIA's catalogue does not explain"}"#;
+    let lost = r#"{"kind":"lost","device":"MIG-0002"}"#;
+    let needs_reset = r#"{"kind":"xid","device":"MIG-0002","xid":79,"class":"needs_reset","told":"XID 79: GPU has fallen off the bus (NVIDIA advises: restart the machine)"}"#;
+    assert_eq!(first, [lost, reading, needs_reset, fault]);
+    input.write_all(b"read\n").unwrap();
+    assert_eq!(lines.next().unwrap(), reading, "when asked");
+    drop(input);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Notes {
     pub(crate) units: VecDeque<v1::Assignment>,
     pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
+    /// Blobs that came in a call of their own.
+    pub(crate) staged: Vec<Digest>,
     pub(crate) registered: Vec<v1::RegisterRequest>,
     /// The session that counts; any other is over.
     pub(crate) session: String,
@@ -208,7 +210,10 @@ impl Coordinator for Desk {
             bytes.extend(chunk?.data);
         }
         let (digest, size_bytes) = (Digest::of(&bytes), bytes.len() as u64);
-        self.change(|notes| notes.blobs.insert(digest, bytes));
+        self.change(|notes| {
+            notes.staged.push(digest);
+            notes.blobs.insert(digest, bytes);
+        });
         Ok(Response::new(v1::StageReply { digest: digest.as_bytes().to_vec(), size_bytes }))
     }
 
@@ -223,6 +228,10 @@ impl Coordinator for Desk {
             let outcome = if known {
                 v1::CommitOutcome::AlreadyCommitted
             } else {
+                let inline = request.result.as_ref().and_then(|result| result.inline_blob.clone());
+                if let Some(bytes) = inline {
+                    notes.blobs.insert(Digest::of(&bytes), bytes);
+                }
                 notes.committed.push(request);
                 v1::CommitOutcome::Committed
             };

@@ -3,10 +3,6 @@
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use orchestrator_proto::{
     PROTOCOL_VERSION, server,
     v1::{
@@ -23,10 +19,12 @@ use tonic::{Request, Response, Status};
 
 /// Ends with words on its standard error.
 pub(crate) const ABORTS: u32 = 900;
-/// Ends as if the kernel had killed it.
-pub(crate) const IS_KILLED: u32 = 901;
+/// Tells the same progress again and again.
+pub(crate) const CHATTERS: u32 = 901;
 /// Tells progress once and then nothing; leaves the file `stopped` when nobody listens any more.
 pub(crate) const HANGS: u32 = 902;
+/// Takes more and more memory.
+pub(crate) const EATS: u32 = 906;
 /// Says that the input is wrong.
 pub(crate) const FAILS: u32 = 903;
 /// Takes half a second.
@@ -110,12 +108,23 @@ impl Executor for StandIn {
                     eprintln!("terminate called after throwing an instance of 'c10::Error'");
                     std::process::abort();
                 }
-                IS_KILLED => kill(Pid::this(), Signal::SIGKILL).unwrap(),
+                CHATTERS => {
+                    while !sender.is_closed() {
+                        send(&sender, Event::Progress(v1::Progress { done: 1, total: 10 })).await;
+                        sleep(Duration::from_millis(20)).await;
+                    }
+                }
                 HANGS => {
                     sender.closed().await;
                     fs::write(cache.join("stopped"), "").unwrap();
                 }
                 MUMBLES => {}
+                EATS => {
+                    let mut eaten = Vec::new();
+                    loop {
+                        eaten.push(vec![1_u8; 16 << 20]);
+                    }
+                }
                 FAILS => {
                     let class = v1::FailureClass::Invalid.into();
                     let message = "the picture is no picture".to_owned();
@@ -152,7 +161,9 @@ fn compute(assignment: &v1::Assignment, blobs: &std::path::Path) -> Vec<u8> {
 
 /// What an encoding unit computes.
 pub(crate) fn output(unit: u32) -> Vec<u8> {
-    format!("rows of unit {unit}").into_bytes()
+    let rows = format!("rows of unit {unit}");
+    // Every other one is too large to travel with its result.
+    if unit % 2 == 0 { rows.into_bytes() } else { rows.repeat(400).into_bytes() }
 }
 
 fn result(bytes: &[u8], blobs: &std::path::Path) -> v1::UnitResult {

@@ -30,6 +30,7 @@ trials![
     a_slice_without_an_executor_is_given_up_and_the_others_go_on,
     shutdown_leaves_no_process,
     shutdown_waits_for_a_unit_within_its_grace,
+    shutdown_leaves_what_its_grace_is_too_short_for,
     a_stubborn_executor_is_killed,
     shutdown_without_a_coordinator_ends_too,
     a_dropped_agent_leaves_no_process,
@@ -125,7 +126,7 @@ async fn an_agent_without_a_working_executor_says_so() {
     let text = chain.map(ToString::to_string).collect::<Vec<_>>().join("\n  because ");
     let program = std::env::current_exe().unwrap();
     insta::assert_snapshot!(text.replace(program.to_str().unwrap(), "[executor]"), @r"
-    no slice is left to work on: the executor of slice here.0 was started again and again, and does not come up
+    no slice is left to work on: slice here.0 has no executor and gets none
       because [executor] exited with code 3 before it answered; it wrote:
     libtorch_cpu.so: cannot open shared object file
     ");
@@ -145,6 +146,7 @@ async fn a_slice_without_an_executor_is_given_up_and_the_others_go_on() {
     workplace.hand_out(1);
     workplace.committed(1).await;
     agent.shutdown().await;
+    assert_eq!(coordinator.notes().registered.len(), 2, "it stays away");
 }
 
 async fn shutdown_leaves_no_process() {
@@ -173,9 +175,25 @@ async fn shutdown_waits_for_a_unit_within_its_grace() {
     let agent = Agent::start(config).await.unwrap();
     workplace.hand_out(IS_SLOW);
     workplace.computing(IS_SLOW).await;
+    workplace.hand_out(1);
     agent.shutdown().await;
     let notes = workplace.coordinator.notes();
     assert!(notes.committed.len() == 1 && notes.failed.is_empty());
+    assert_eq!(notes.units.len(), 1, "no new unit is taken");
+}
+
+async fn shutdown_leaves_what_its_grace_is_too_short_for() {
+    let workplace = Workplace::new().await;
+    let mut config = workplace.config(1);
+    config.limits.grace = Duration::from_millis(300);
+    let agent = Agent::start(config).await.unwrap();
+    let executors = workplace.executors();
+    workplace.hand_out(HANGS);
+    workplace.computing(HANGS).await;
+    agent.shutdown().await;
+    assert!(executors.into_iter().all(is_gone));
+    let notes = workplace.coordinator.notes();
+    assert!(notes.committed.is_empty() && notes.failed.is_empty(), "nothing has failed");
 }
 
 async fn a_stubborn_executor_is_killed() {

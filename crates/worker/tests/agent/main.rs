@@ -6,7 +6,9 @@
 mod attempts;
 mod coordinator;
 mod executor;
+mod health;
 mod life;
+mod memory;
 mod start;
 mod workplace;
 
@@ -18,10 +20,12 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [_, "--socket", ..] => return executor::main(),
+        [_, "health", ..] => return health::main(&arguments),
         [_, "--agent", address, folder] => return life::main(address, folder.as_ref()),
         _ => {}
     }
-    let trials = [attempts::trials(), life::trials(), start::trials()];
+    let trials =
+        [attempts::trials(), health::trials(), life::trials(), memory::trials(), start::trials()];
     libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect()).exit_code()
 }
 

@@ -42,8 +42,7 @@ fn a_run_that_fits_no_slice_is_refused_with_the_bytes() {
     let worker = bench.worker("a");
     let (run, units) = bench.submit("r");
     cancel(&mut bench, &run);
-    let session = worker.session.clone();
-    bench.driver.lose(&session, "test").unwrap();
+    bench.lose(&worker);
     let refusal = resume(&mut bench, &run, &[]).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Unavailable, "{refusal}");
 
@@ -73,7 +72,7 @@ fn a_run_waits_for_slices_that_left() {
     let mut bench = Bench::new();
     let worker = bench.worker("a");
     let (run, units) = bench.submit("r");
-    bench.driver.lose(&worker.session, "test").unwrap();
+    bench.lose(&worker);
     assert!(bench.driver.runs[&run].homeless.is_some(), "it was logged");
     bench.pass(60_000);
     assert_eq!(bench.state_of(&run), RunState::Running);
@@ -146,7 +145,8 @@ fn a_run_that_set_samples_aside_is_incomplete_also_when_resumed() {
     }
     assert_eq!(bench.state_of(&run), RunState::Incomplete);
     let last = bench.events(&run).last().unwrap().sequence;
-    bench.driver.lose(&worker.session, "nothing is left to compute").unwrap();
+    // Nothing is left to compute.
+    bench.lose(&worker);
     let resumed = resume(&mut bench, &run, &[]).unwrap();
     assert_eq!(resumed, Resumed { committed: units, units, after: last });
     assert_eq!(bench.state_of(&run), RunState::Incomplete);
@@ -193,11 +193,10 @@ fn other_bytes_behind_one_path_are_refused_by_name() {
                 answer.unwrap();
                 continue;
             }
-            let refusal = answer.unwrap_err();
-            assert_eq!(refusal.code, RefusalCode::Invalid);
+            let Ok(CommitOutcome::Refused(problem)) = answer else { panic!("{answer:?}") };
             assert!(
-                refusal.message.contains("samples 0..256 of dataset `a` are not the bytes"),
-                "{refusal}"
+                problem.contains("samples 0..256 of dataset `a` are not the bytes"),
+                "{problem}"
             );
             continue;
         }

@@ -1,9 +1,9 @@
-//! [`Blocking`]: the one way in which this crate waits for a disk.
+//! [`Blocking`]: the one way in which coordinator and agent wait for a disk.
 //!
-//! Invariant: no thread of the runtime waits for a file but through here. A simulation that owns
+//! Invariant: no thread of their runtime waits for a file but through here. A simulation that owns
 //! its only thread turns the threads off, and then the order of everything follows from its seed.
 
-use orchestrator_proto::{Refusal, RefusalCode};
+use crate::{Refusal, RefusalCode};
 
 /// Where work that blocks is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Blocking {
 
 /// A part of the coordinator panicked, or was cut off with its runtime.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a part of the coordinator's work failed by a defect of its own; see its log")]
+#[error("a part of the work failed by a defect of its own; see the log")]
 pub struct Defect;
 
 impl From<Defect> for Refusal {
@@ -29,7 +29,7 @@ impl From<Defect> for Refusal {
 
 impl Blocking {
     /// Does a short piece of `work`, such as one read or write.
-    pub(crate) async fn run<T: Send + 'static>(
+    pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Defect> {
@@ -40,7 +40,7 @@ impl Blocking {
     }
 
     /// Does `work` that blocks for long between the points at which it awaits.
-    pub(crate) async fn drive<T: Send + 'static>(
+    pub async fn drive<T: Send + 'static>(
         self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Defect> {
