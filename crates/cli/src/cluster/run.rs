@@ -21,7 +21,8 @@ use crate::{
     follow::follow,
     interrupt::Interrupt,
     print_line, runtime, say,
-    submit::{fresh_run, submission},
+    state::fresh_name,
+    submit::submission,
 };
 
 /// Has a cluster run an evaluation.
@@ -32,7 +33,7 @@ pub(crate) fn submit(arguments: &args::Submit, url: &str) -> Result<Exit, Failur
     if !arguments.detach {
         folder::probe(&arguments.output.output).map_err(Failure::usage)?;
     }
-    let run = fresh_run()?;
+    let run: RunId = fresh_name()?;
     let request = submission(&run, &checked, arguments.embeddings)?;
     runtime::run(async {
         let mut stop = Interrupt::new()?;
