@@ -6,6 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{Config as CoordinatorConfig, Coordinator};
+use orchestrator_host::host_memory;
 use orchestrator_plan::Inventory;
 use orchestrator_proto::{Blocking, Dial, v1::coordinator_client::CoordinatorClient};
 use orchestrator_types::NodeName;
@@ -13,7 +14,7 @@ use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits, Proc
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-use crate::{executor, scratch, state};
+use crate::{executor, host, scratch, state};
 
 /// A running coordinator with one worker.
 pub(crate) struct Embedded {
@@ -59,7 +60,7 @@ impl Embedded {
             cache,
             data,
             build: orchestrator_proto::BUILD.to_owned(),
-            limits: Limits::default(),
+            limits: Limits { decoded: host::decoded(&host_memory()), ..Limits::default() },
         };
         let agent = match Agent::start(config).await {
             Ok(agent) => agent,

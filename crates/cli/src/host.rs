@@ -18,6 +18,8 @@ use crate::{
 
 /// Share of the machine's free memory that slices may use, in per cent.
 const SHARE_OF_FREE: u64 = 80;
+/// Most that decoded samples may take.
+const MOST_DECODED: ByteCount = ByteCount::gib(4);
 /// Resident memory of an executor beside its tensors: libtorch, threads, code (measured).
 const EXECUTOR: ByteCount = ByteCount::mib(160);
 /// The same with CUDA, most of it kernels on their way to the device (measured: 1.2 GiB).
@@ -50,6 +52,16 @@ pub(crate) fn offer(memory: &HostMemory, slices: u32) -> Result<(ByteCount, Stri
     } else {
         (each(room), format!("what decides is {by_cgroup}"))
     })
+}
+
+/// What decoded samples may take: a tenth of what is free, within the cgroup too. Slices are offered
+/// [`SHARE_OF_FREE`], so this is half of the rest, and safe where the scratch folder is a tmpfs. More
+/// than [`MOST_DECODED`] serves no sweep: trials share a shard before they go to the next.
+pub(crate) fn decoded(memory: &HostMemory) -> ByteCount {
+    let free = memory.available.unwrap_or_default();
+    let room = memory.cgroup_limit.map(|it| it.checked_sub(in_use(memory)).unwrap_or_default());
+    let free = room.unwrap_or(free).min(free);
+    ByteCount::bytes(free.as_u64() / 10).min(MOST_DECODED)
 }
 
 /// Whether the cgroup lets the GPUs' executors have what they need on the host.
@@ -133,6 +145,14 @@ mod tests {
         let (each, why) = offer(&memory(1000, Some((8192, 0, 0))), 1).unwrap();
         assert_eq!(each, ByteCount::mib(800));
         insta::assert_snapshot!(why, @"80 % of the machine's free 1000.00 MiB decide, which are 800.00 MiB, before the cgroup of this process, whose limit of 8.00 GiB leaves 7.78 GiB: 0 B are in use, and 224.00 MiB are for the programs themselves");
+    }
+
+    #[test]
+    fn decoded_samples_get_a_tenth_of_what_is_free() {
+        assert_eq!(decoded(&memory(1000, None)), ByteCount::mib(100));
+        assert_eq!(decoded(&memory(1000, Some((500, 300, 200)))), ByteCount::mib(40));
+        assert_eq!(decoded(&memory(100_000, None)), ByteCount::gib(4));
+        assert_eq!(decoded(&HostMemory::default()), ByteCount::ZERO, "nothing is known");
     }
 
     #[test]

@@ -164,7 +164,7 @@ pub(crate) const DISPATCHED: u32 = 24;
 pub(crate) const IMAGES: ImageCounts = ImageCounts {
     decoded: 3,
     from_cache: 5,
-    cache_bytes: ByteCount::mib(2),
+    cache_peak_bytes: ByteCount::mib(2),
     cache_limit_bytes: ByteCount::mib(8),
 };
 

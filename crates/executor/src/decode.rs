@@ -6,6 +6,7 @@
 use std::{
     fs::File,
     io::Read as _,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -17,7 +18,12 @@ use orchestrator_data::{
 };
 use orchestrator_types::{Digest, Shard};
 
-use crate::{attempt::Attempt, crew::guarded, error::ExecuteError};
+use crate::{
+    attempt::Attempt,
+    crew::guarded,
+    decoded::{Fresh, Shelf},
+    error::ExecuteError,
+};
 
 /// How often a thread that waits for a permit looks whether it should give up.
 const WAIT: Duration = Duration::from_millis(20);
@@ -86,6 +92,7 @@ pub(crate) struct Decoder<'a> {
     pub(crate) attempt: &'a Attempt,
     pub(crate) samples: &'a [Sample],
     pub(crate) recipe: &'a Recipe,
+    pub(crate) shelf: &'a Shelf<'a>,
     pub(crate) permits: &'a Permits,
     pub(crate) quarantine: bool,
 }
@@ -111,7 +118,8 @@ impl Decoder<'_> {
         let started = Instant::now();
         let mut images = Vec::with_capacity(positions.len() as usize);
         for (position, sample) in (positions.start..).zip(&self.samples[positions.range()]) {
-            let decoded = read(sample, self.recipe);
+            let read = || read(&sample.path, self.recipe);
+            let decoded = self.shelf.image(&sample.path, self.attempt, read);
             if let (Err(reason), false) = (&decoded.crop, self.quarantine) {
                 let (sample, reason) = (sample.id.clone(), reason.clone());
                 return Err(ExecuteError::BadSample { position, sample, reason });
@@ -122,16 +130,20 @@ impl Decoder<'_> {
     }
 }
 
-fn read(sample: &Sample, recipe: &Recipe) -> Decoded {
+fn read(path: &Path, recipe: &Recipe) -> Fresh {
     let limits = DecodeLimits::default();
     let mut bytes = Vec::new();
     // One byte too many is enough to be refused.
-    let opened = File::open(&sample.path)
+    let opened = File::open(path)
         .and_then(|file| file.take(limits.bytes.as_u64() + 1).read_to_end(&mut bytes));
     let file = Digest::of(&bytes);
     let crop = match opened {
         Ok(_) => decode(&bytes, &limits).map(|image| recipe.crop(&image)),
-        Err(error) => return Decoded { file, crop: Err(format!("cannot read the file: {error}")) },
+        Err(error) => {
+            let crop = Err(format!("cannot read the file: {error}"));
+            return Fresh { image: Decoded { file, crop }, lasting: false };
+        }
     };
-    Decoded { file, crop: crop.map_err(|error| error.to_string()) }
+    let image = Decoded { file, crop: crop.map_err(|error| error.to_string()) };
+    Fresh { image, lasting: true }
 }

@@ -17,13 +17,14 @@ use orchestrator_engine::{Pixels, VisionEncoder};
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Owner;
 use orchestrator_model::VisionTower;
-use orchestrator_proto::domain::{EncodeImages, QuarantinedSample};
+use orchestrator_proto::domain::{self, EncodeImages, QuarantinedSample};
 use orchestrator_types::{ByteCount, Component, Digest, Shard};
 
 use crate::{
     crew::{numbers, spread},
     dataset::ResidentDataset,
     decode::{DecodedTile, Decoder, Permits},
+    decoded::{DecodedCache, Shelf},
     embeddings::ImageEmbeddings,
     error::ExecuteError,
     execute::Bench,
@@ -37,6 +38,7 @@ use crate::{
 pub(crate) fn encode_images(
     work: &EncodeImages,
     residents: &mut Residents,
+    cache: Option<&DecodedCache>,
     bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let loading = Instant::now();
@@ -57,6 +59,8 @@ pub(crate) fn encode_images(
     let model =
         residents.models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
     let recipe = model.recipe()?;
+    check_recipe(work, &recipe)?;
+    let shelf = Shelf::new(cache, &recipe);
     let tower = model.vision(slice, at_once.0)?;
     let load = loading.elapsed();
     let dataset = residents
@@ -77,9 +81,29 @@ pub(crate) fn encode_images(
     )?;
     slice.apply_limit()?;
     let mut gathered = Gathered::new(work.shard, tower.encoder.width());
-    run(work, tower, &recipe, samples, &shares, bench, &mut gathered)?;
+    let source = Images { samples, recipe: &recipe, shelf: &shelf };
+    run(work, tower, source, &shares, bench, &mut gathered)?;
     let product = gathered.into_product(&samples[work.shard.range()]);
-    Ok(Product { load, dispatch: shares.rows, ..product })
+    Ok(Product { load, dispatch: shares.rows, images: shelf.counts(), ..product })
+}
+
+/// Pixels that are prepared in another way than planned would make other results.
+fn check_recipe(work: &EncodeImages, recipe: &Recipe) -> Result<(), ExecuteError> {
+    let found = domain::recipe(work.dataset.manifest, &recipe.describe_crop());
+    let planned = work.recipe.unwrap_or(found);
+    if found == planned {
+        return Ok(());
+    }
+    let place = work.model.folder.join("preprocessor_config.json");
+    Err(ExecuteError::OtherBytes { what: "preprocessing", place, found, planned })
+}
+
+/// Where a unit's images come from.
+#[derive(Clone, Copy)]
+struct Images<'a> {
+    samples: &'a [Sample],
+    recipe: &'a Recipe,
+    shelf: &'a Shelf<'a>,
 }
 
 /// How much is in work at once.
@@ -157,8 +181,7 @@ impl Sizes {
 fn run(
     work: &EncodeImages,
     tower: &Loaded<VisionEncoder>,
-    recipe: &Recipe,
-    samples: &[Sample],
+    Images { samples, recipe, shelf }: Images<'_>,
     shares: &Shares,
     bench: Bench<'_>,
     gathered: &mut Gathered,
@@ -170,6 +193,7 @@ fn run(
         attempt,
         samples,
         recipe,
+        shelf,
         permits: &permits,
         quarantine: work.quarantine_bad_samples,
     };

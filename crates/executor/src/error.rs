@@ -76,7 +76,7 @@ pub(crate) enum ExecuteError {
          the same files, or submit again", .place.display()
     )]
     OtherBytes {
-        /// The weights or the sample list.
+        /// The weights, the sample list or the preprocessing.
         what: &'static str,
         /// Folder or file.
         place: PathBuf,

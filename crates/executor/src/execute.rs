@@ -15,6 +15,7 @@ use crate::{
     attempt::{Attempt, Update, micros, millis},
     blobs::BlobFolder,
     crew::guarded,
+    decoded::DecodedCache,
     encode_images::encode_images,
     encode_texts::encode_texts,
     error::ExecuteError,
@@ -33,12 +34,23 @@ pub struct Settings {
     pub blobs: PathBuf,
     /// Folder of what outlives the process.
     pub cache: PathBuf,
+    /// Decoded samples that all executors of this host share.
+    pub decoded: Option<DecodedFolder>,
     /// Compute threads, at least one.
     pub threads: usize,
     /// Where towers run. A GPU or MIG instance has to be the only one that CUDA shows.
     pub device: DeviceId,
     /// Most memory of the device that may be used.
     pub ceiling: ByteCount,
+}
+
+/// A folder of decoded samples.
+#[derive(Clone, Debug)]
+pub struct DecodedFolder {
+    /// Where it is; made if missing.
+    pub folder: PathBuf,
+    /// Most that its files may take, over all executors.
+    pub limit: ByteCount,
 }
 
 /// An assignment and who waits for it.
@@ -61,10 +73,13 @@ pub(crate) enum SetUpError {
 pub(crate) fn start(
     settings: Settings,
 ) -> Result<(mpsc::Sender<Job>, thread::JoinHandle<()>), SetUpError> {
+    let decoded = settings.decoded.filter(|decoded| decoded.limit > ByteCount::ZERO);
+    let decoded = decoded.map(|it| DecodedCache::open(it.folder, it.limit)).transpose()?;
     let mut executor = Executor {
         slice: Slice::start(settings.device, settings.ceiling)?,
         blobs: BlobFolder::open(settings.blobs)?,
         cache: TextCache::open(&settings.cache, numerics::fingerprint()?)?,
+        decoded,
         threads: settings.threads.max(1),
         residents: Residents::new(),
     };
@@ -96,6 +111,7 @@ pub(crate) struct Bench<'a> {
 struct Executor {
     blobs: BlobFolder,
     cache: TextCache,
+    decoded: Option<DecodedCache>,
     threads: usize,
     residents: Residents,
     slice: Slice,
@@ -155,14 +171,16 @@ impl Executor {
         on_oom: OnOom,
         attempt: &Attempt,
     ) -> Result<Product, ExecuteError> {
-        let Self { blobs, cache, threads, residents, slice } = self;
+        let Self { blobs, cache, decoded, threads, residents, slice } = self;
         let bench = Bench { slice, threads: *threads, attempt, on_oom };
         if attempt.is_stopped() {
             return Err(ExecuteError::Cancelled);
         }
         match work {
             AssignedWork::EncodeTexts(work) => encode_texts(work, residents, cache, bench),
-            AssignedWork::EncodeImages(work) => encode_images(work, residents, bench),
+            AssignedWork::EncodeImages(work) => {
+                encode_images(work, residents, decoded.as_ref(), bench)
+            }
             AssignedWork::Rank(work) => rank(work, residents, blobs, bench),
         }
     }

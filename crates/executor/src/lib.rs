@@ -25,6 +25,7 @@ mod blobs;
 mod crew;
 mod dataset;
 mod decode;
+mod decoded;
 mod devices;
 mod embeddings;
 mod encode_images;
@@ -49,7 +50,7 @@ mod text_rows;
 mod tower;
 
 pub use devices::devices;
-pub use execute::Settings;
+pub use execute::{DecodedFolder, Settings};
 pub use health::health;
 pub use profile::{ProfileError, Request, profile};
 pub use serve::{ServeError, serve};

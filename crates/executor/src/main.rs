@@ -14,7 +14,9 @@ use anyhow::Context as _;
 use clap::Parser;
 use lifeline::Lifeline;
 use orchestrator_engine::Attention;
-use orchestrator_executor::{ProfileError, Request, Settings, devices, health, profile, serve};
+use orchestrator_executor::{
+    DecodedFolder, ProfileError, Request, Settings, devices, health, profile, serve,
+};
 use orchestrator_types::{AllocatorSettings, ByteCount, Component, DeviceId, Precision};
 use tracing::error;
 use tracing_subscriber::EnvFilter;
@@ -100,6 +102,12 @@ struct Serve {
     /// Folder of text embeddings, shared by all executors of this host; made if missing.
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
+    /// Folder of decoded images, shared by all executors of this host; made if missing.
+    #[arg(long, value_name = "DIR", requires = "decoded_bytes")]
+    decoded: Option<PathBuf>,
+    /// Most that this folder may hold, in bytes, over all executors; 0 decodes every image anew.
+    #[arg(long, value_name = "BYTES", requires = "decoded")]
+    decoded_bytes: Option<u64>,
     /// Compute threads. Results do not depend on it.
     #[arg(long, value_name = "N")]
     threads: NonZeroU16,
@@ -194,11 +202,25 @@ fn print(document: &serde_json::Value) -> anyhow::Result<()> {
 }
 
 fn run(arguments: Serve) -> anyhow::Result<()> {
-    let Serve { socket, blobs, cache, threads, device, ceiling, build, agent } = arguments;
+    let Serve {
+        socket,
+        blobs,
+        cache,
+        decoded,
+        decoded_bytes,
+        threads,
+        device,
+        ceiling,
+        build,
+        agent,
+    } = arguments;
     agent.map_or(Ok(()), lifeline::follow)?;
+    let decoded = decoded
+        .zip(decoded_bytes)
+        .map(|(folder, limit)| DecodedFolder { folder, limit: ByteCount::bytes(limit) });
     let ceiling = ByteCount::bytes(ceiling);
     let threads = usize::from(threads.get());
-    let settings = Settings { blobs, cache, threads, device, ceiling };
+    let settings = Settings { blobs, cache, decoded, threads, device, ceiling };
     let lifeline = Lifeline::new().context("cannot watch standard input")?;
     let end = async {
         if let Err(error) = lifeline.ended().await {

@@ -379,11 +379,11 @@ impl TryFrom<v1::UnitResult> for UnitResult {
 
 impl From<v1::ImageCounts> for ImageCounts {
     fn from(counts: v1::ImageCounts) -> Self {
-        let v1::ImageCounts { decoded, from_cache, cache_bytes, cache_limit_bytes } = counts;
+        let v1::ImageCounts { decoded, from_cache, cache_peak_bytes, cache_limit_bytes } = counts;
         Self {
             decoded,
             from_cache,
-            cache_bytes: ByteCount::bytes(cache_bytes),
+            cache_peak_bytes: ByteCount::bytes(cache_peak_bytes),
             cache_limit_bytes: ByteCount::bytes(cache_limit_bytes),
         }
     }

@@ -252,7 +252,7 @@ proptest! {
             images: ImageCounts {
                 decoded: images[0],
                 from_cache: images[1],
-                cache_bytes: ByteCount::bytes(images[2]),
+                cache_peak_bytes: ByteCount::bytes(images[2]),
                 cache_limit_bytes: ByteCount::bytes(images[3]),
             },
         };

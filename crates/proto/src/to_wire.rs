@@ -254,11 +254,11 @@ impl From<UnitResult> for v1::UnitResult {
 
 impl From<ImageCounts> for v1::ImageCounts {
     fn from(counts: ImageCounts) -> Self {
-        let ImageCounts { decoded, from_cache, cache_bytes, cache_limit_bytes } = counts;
+        let ImageCounts { decoded, from_cache, cache_peak_bytes, cache_limit_bytes } = counts;
         Self {
             decoded,
             from_cache,
-            cache_bytes: cache_bytes.as_u64(),
+            cache_peak_bytes: cache_peak_bytes.as_u64(),
             cache_limit_bytes: cache_limit_bytes.as_u64(),
         }
     }

@@ -11,6 +11,8 @@ use orchestrator_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::report::Images;
+
 /// Everything that the report of one run is made of.
 #[derive(Clone, Debug)]
 pub struct Evidence {
@@ -92,6 +94,8 @@ pub struct NodeEvidence {
     pub components: Vec<Component>,
     /// What was measured of its memory.
     pub memory: MemoryEvidence,
+    /// The images of its results.
+    pub images: Images,
 }
 
 /// Memory of one slice.

@@ -120,11 +120,11 @@ fn is_settled(task: &Task) -> bool {
 }
 
 fn node(evidence: NodeEvidence) -> Node {
-    let NodeEvidence { node, slice, device, quota, mut components, memory } = evidence;
+    let NodeEvidence { node, slice, device, quota, mut components, memory, images } = evidence;
     components.sort();
     components.dedup();
     let (in_force, memory) = memory::fold(memory);
-    Node { node, slice, device, quota_bytes: in_force.or(quota), components, memory }
+    Node { node, slice, device, quota_bytes: in_force.or(quota), components, memory, images }
 }
 
 fn provenance(

@@ -41,8 +41,8 @@ pub use fold::{FoldError, fold};
 pub use memory::{newest, samples};
 pub use profile::{ReadProfileError, profile_json, profile_svg, profile_text, read_profile};
 pub use report::{
-    DatasetProvenance, Forecast, HostMemory, Memory, ModelProvenance, Node, PhaseMemory, Phases,
-    Provenance, Report, Samples, Task, Trial,
+    DatasetProvenance, Forecast, HostMemory, Images, Memory, ModelProvenance, Node, PhaseMemory,
+    Phases, Provenance, Report, Samples, Task, Trial,
 };
 
 #[cfg(test)]

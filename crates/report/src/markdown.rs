@@ -114,6 +114,11 @@ fn timing(lines: &mut Vec<String>, report: &Report) {
         let batch = format!("{} / {}", batch.vision, batch.text);
         row(lines, [escaped(&name.join(" ")), batch, rows::timing(trial)]);
     }
+    let images = rows::images(&report.nodes);
+    if !images.is_empty() {
+        lines.push("\n## Images\n".to_owned());
+        lines.extend(images.iter().map(|line| format!("- {}", escaped(line))));
+    }
 }
 
 fn provenance(lines: &mut Vec<String>, report: &Report) {

@@ -93,6 +93,23 @@ pub struct Node {
     pub components: Vec<Component>,
     /// Its memory.
     pub memory: Memory,
+    /// Images that it read. Reports of before they were counted have zeros.
+    #[serde(default)]
+    pub images: Images,
+}
+
+/// Images of all results of one slice, by where they came from. A retried unit counts once, by the
+/// attempt that was committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Images {
+    /// Read and decoded.
+    pub decoded: u64,
+    /// Served from the node's cache of decoded samples.
+    pub from_cache: u64,
+    /// Most that was ever in that cache, which all slices of the node share.
+    pub cache_peak_bytes: ByteCount,
+    /// The cache never holds more; 0 where there is none.
+    pub cache_limit_bytes: ByteCount,
 }
 
 /// Memory of one slice, over all executors that served it; `null` is not measured.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use orchestrator_ledger::Breach;
 use orchestrator_tasks::Metrics;
-use orchestrator_types::{ByteCount, DatasetName, DeviceId};
+use orchestrator_types::{ByteCount, DatasetName, DeviceId, NodeName};
 
 use crate::{
     evidence::UnitOutcome,
-    report::{Report, Samples, Task, Trial},
+    report::{Images, Node, Report, Samples, Task, Trial},
 };
 
 /// A figure to four places; a dash if there is none.
@@ -154,4 +154,27 @@ pub(crate) fn breach(breach: &Breach) -> String {
 /// Text of others without characters that could steer a terminal or break a line.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A line for each node that read images: how many it decoded, and how often that was not needed.
+pub(crate) fn images(nodes: &[Node]) -> Vec<String> {
+    let mut sums: BTreeMap<&NodeName, Images> = BTreeMap::new();
+    for Node { node, images, .. } in nodes {
+        let sum = sums.entry(node).or_default();
+        sum.decoded += images.decoded;
+        sum.from_cache += images.from_cache;
+        sum.cache_peak_bytes = sum.cache_peak_bytes.max(images.cache_peak_bytes);
+        sum.cache_limit_bytes = sum.cache_limit_bytes.max(images.cache_limit_bytes);
+    }
+    let read = sums.into_iter().filter(|(_, it)| it.decoded + it.from_cache > 0);
+    let line = |(node, it): (&NodeName, Images)| {
+        let Images { decoded, from_cache, cache_peak_bytes, cache_limit_bytes } = it;
+        let cache = if cache_limit_bytes == ByteCount::ZERO {
+            "no cache".to_owned()
+        } else {
+            format!("its peak {cache_peak_bytes} of {cache_limit_bytes}")
+        };
+        format!("{node} decoded {decoded}, took {from_cache} from the cache ({cache})")
+    };
+    read.map(line).collect()
 }

@@ -77,6 +77,16 @@ fn slice(number: u32, components: &[Component], memory: MemoryEvidence) -> NodeE
         quota: Some(ByteCount::gib(2)),
         components: components.to_vec(),
         memory,
+        images: if components.contains(&Component::Vision) { images() } else { Images::default() },
+    }
+}
+
+fn images() -> Images {
+    Images {
+        decoded: 6,
+        from_cache: 18,
+        cache_peak_bytes: ByteCount::kib(220),
+        cache_limit_bytes: ByteCount::gib(1),
     }
 }
 

@@ -92,6 +92,7 @@ fn timing(lines: &mut Vec<String>, report: &Report) {
     for (trial, name) in report.trials.iter().zip(rows::trial_names(&report.trials)) {
         lines.push(format!("time: {} {}", name.join(" "), rows::timing(trial)));
     }
+    lines.extend(rows::images(&report.nodes).into_iter().map(|line| format!("images: {line}")));
 }
 
 fn missing(lines: &mut Vec<String>, report: &Report) {

@@ -98,15 +98,15 @@ pub struct UnitResult {
     pub images: ImageCounts,
 }
 
-/// Where an attempt's images came from, and the node's cache of decoded samples as it saw it.
+/// Where an attempt's images came from, and the node's cache of decoded samples by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageCounts {
     /// Read and decoded, or found to be unreadable.
     pub decoded: u64,
     /// Served from the cache.
     pub from_cache: u64,
-    /// Most that the attempt saw in the cache, which all executors of the node share.
-    pub cache_bytes: ByteCount,
+    /// Most that was ever in the cache, which all executors of the node share.
+    pub cache_peak_bytes: ByteCount,
     /// The cache never holds more; zero where there is none.
     pub cache_limit_bytes: ByteCount,
 }

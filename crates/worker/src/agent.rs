@@ -144,6 +144,8 @@ async fn supervise(
             socket: scratch.socket(index)?,
             blobs: scratch.blobs().folder().to_owned(),
             cache: config.cache.clone(),
+            decoded: scratch.decoded(),
+            decoded_limit: config.limits.decoded,
             threads: offer.threads,
             device: offer.device.clone(),
             ceiling: offer.memory_bytes,

@@ -53,10 +53,15 @@ pub struct Limits {
     pub silence: Duration,
     /// Blobs in the scratch folder that no attempt needs are removed beyond this.
     pub blobs: ByteCount,
+    /// Decoded samples in the scratch folder, which all executors share, never take more; zero
+    /// keeps none. Their pages are host memory, and where the folder is a tmpfs all of them are.
+    pub decoded: ByteCount,
 }
 
 impl Default for Limits {
-    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min without progress, 2 GiB of blobs.
+    /// 5 s for the first contact, 10 min to reconnect, no grace, 10 min without progress, 2 GiB of
+    /// blobs, 1 GiB of decoded samples: 7,000 crops of 224 × 224, which is what several shards need,
+    /// and little beside what a node offers. Who knows the node's memory says better.
     fn default() -> Self {
         Self {
             first_contact: Duration::from_secs(5),
@@ -64,6 +69,7 @@ impl Default for Limits {
             grace: Duration::ZERO,
             silence: Duration::from_mins(10),
             blobs: ByteCount::gib(2),
+            decoded: ByteCount::gib(1),
         }
     }
 }

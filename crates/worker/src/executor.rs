@@ -63,6 +63,8 @@ impl Recipe {
         command.arg("--socket").arg(&self.socket);
         command.arg("--blobs").arg(&self.blobs);
         command.arg("--cache").arg(&self.cache);
+        command.arg("--decoded").arg(&self.decoded);
+        command.arg("--decoded-bytes").arg(self.decoded_limit.as_u64().to_string());
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());

@@ -25,6 +25,10 @@ pub struct Recipe {
     pub blobs: PathBuf,
     /// What outlives it.
     pub cache: PathBuf,
+    /// Decoded samples, which all executors of the node share.
+    pub decoded: PathBuf,
+    /// Most that they may take over all executors.
+    pub decoded_limit: ByteCount,
     /// Compute threads.
     pub threads: u32,
     /// Where it computes.

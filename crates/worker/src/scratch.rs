@@ -1,7 +1,8 @@
-//! The scratch folder: locked by one agent, with a folder for blobs and one for sockets.
+//! The scratch folder: locked by one agent, with sockets, and a folder each for blobs and decoded
+//! samples.
 
 use std::{
-    fs::{DirBuilder, File, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
     io,
     os::unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
     path::{Path, PathBuf},
@@ -12,6 +13,7 @@ use crate::{Config, StartError, blobs::Blobs};
 
 /// `sun_path` of `sockaddr_un` has 108 bytes, and the last one is zero.
 const SOCKET_PATH_BYTES: usize = 107;
+const DECODED: &str = "decoded";
 
 /// An agent's own folder. The lock is given back when this is dropped.
 #[derive(Debug)]
@@ -32,7 +34,14 @@ impl Scratch {
         let blobs = folder.join("blobs");
         let blobs = Blobs::empty(blobs.clone(), config.limits.blobs)
             .map_err(folder_error("empty", &blobs))?;
+        let decoded = folder.join(DECODED);
+        emptied(&decoded).map_err(folder_error("empty", &decoded))?;
         Ok(Self { folder, blobs: Arc::new(blobs), _lock: lock })
+    }
+
+    /// Where executors keep decoded samples.
+    pub(crate) fn decoded(&self) -> PathBuf {
+        self.folder.join(DECODED)
     }
 
     pub(crate) const fn blobs(&self) -> &Arc<Blobs> {
@@ -47,6 +56,14 @@ impl Scratch {
             return Err(StartError::SocketPath { path, length });
         }
         Ok(path)
+    }
+}
+
+/// What an earlier agent's executors counted is nobody's.
+fn emptied(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::create_dir(folder),
     }
 }
 

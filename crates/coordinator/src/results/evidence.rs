@@ -8,10 +8,10 @@ use std::{
 use indexmap::IndexMap;
 use orchestrator_plan::{TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work};
 use orchestrator_report::{
-    AccountEvidence, Batch, DatasetEvidence, Evidence, MemoryEvidence, ModelEvidence, NodeEvidence,
-    QuarantinedSample, TaskEvidence, TrialEvidence, UnfinishedUnit, UnitOutcome,
+    AccountEvidence, Batch, DatasetEvidence, Evidence, Images, MemoryEvidence, ModelEvidence,
+    NodeEvidence, QuarantinedSample, TaskEvidence, TrialEvidence, UnfinishedUnit, UnitOutcome,
 };
-use orchestrator_run::UnitResult;
+use orchestrator_run::{ImageCounts, UnitResult};
 use orchestrator_spec::Task;
 use orchestrator_tasks::{Partial, TaskKind};
 use orchestrator_types::{ByteCount, Component, DatasetName, Digest, TrialId, UnitId};
@@ -141,7 +141,18 @@ fn node(ended: &Ended, slice: &SliceRow) -> NodeEvidence {
             host_peak: largest(|reading| reading.host_peak_bytes),
             accounts: own().filter_map(account).collect(),
         },
+        images: images(own().map(|(_, result)| result.images)),
     }
+}
+
+/// What the results of one slice tell of their images.
+fn images(counts: impl Iterator<Item = ImageCounts>) -> Images {
+    counts.fold(Images::default(), |sum, it| Images {
+        decoded: sum.decoded + it.decoded,
+        from_cache: sum.from_cache + it.from_cache,
+        cache_peak_bytes: sum.cache_peak_bytes.max(it.cache_peak_bytes),
+        cache_limit_bytes: sum.cache_limit_bytes.max(it.cache_limit_bytes),
+    })
 }
 
 fn account((row, result): (&UnitRow, &UnitResult)) -> Option<AccountEvidence> {

@@ -13,7 +13,7 @@ use crate::{
     fixtures::{data, dataset, folder, images, model, ranking, texts},
 };
 
-fn edge(root: &Path) -> DatasetSource {
+pub(crate) fn edge(root: &Path) -> DatasetSource {
     let class = root.join("edge");
     fs::create_dir(&class).unwrap();
     for entry in fs::read_dir(data().join("edge")).unwrap() {

@@ -4,14 +4,14 @@
 //! own process beside others has no quota that matters; one that has is alone in it.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Condvar, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use orchestrator_executor::{ServeError, Settings, serve};
+use orchestrator_executor::{DecodedFolder, ServeError, Settings, serve};
 use orchestrator_ledger::Account;
 use orchestrator_proto::{
     connect_unix,
@@ -46,20 +46,27 @@ type Serving = thread::JoinHandle<Result<(), ServeError>>;
 impl Bench {
     /// In this process, beside others.
     pub(crate) async fn start(threads: usize) -> Self {
-        Self::start_here(threads, Turn::beside_others()).await
+        Self::start_here(threads, Turn::beside_others(), None).await
+    }
+
+    /// In this process, beside others, with decoded samples in this folder.
+    pub(crate) async fn with_decoded(threads: usize, folder: &Path, limit: ByteCount) -> Self {
+        let decoded = DecodedFolder { folder: folder.to_owned(), limit };
+        Self::start_here(threads, Turn::beside_others(), Some(decoded)).await
     }
 
     /// In this process, alone.
     pub(crate) async fn alone(threads: usize) -> Self {
-        Self::start_here(threads, Turn::alone()).await
+        Self::start_here(threads, Turn::alone(), None).await
     }
 
-    async fn start_here(threads: usize, turn: Turn) -> Self {
+    async fn start_here(threads: usize, turn: Turn, decoded: Option<DecodedFolder>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let settings = Settings {
             blobs: folder.path().join("blobs"),
             cache: folder.path().join("cache"),
+            decoded,
             threads,
             device: DeviceId::Cpu,
             ceiling: ByteCount::gib(4),
@@ -132,7 +139,15 @@ impl Bench {
 
     /// Runs one attempt to its end, on these terms.
     pub(crate) async fn execute_on(&self, work: AssignedWork, memory: &MemoryTerms) -> Outcome {
-        let request = request_on(work, memory.clone());
+        self.outcome(request_on("01test", work, memory.clone())).await
+    }
+
+    /// Runs one attempt of another run to its end.
+    pub(crate) async fn execute_in(&self, run: &str, work: AssignedWork) -> Outcome {
+        self.outcome(request_on(run, work, MemoryTerms::default())).await
+    }
+
+    async fn outcome(&self, request: v1::ExecuteRequest) -> Outcome {
         let mut events = self.client().execute(request).await.unwrap().into_inner();
         let mut last = None;
         while let Some(event) = events.message().await.unwrap() {
@@ -187,12 +202,12 @@ pub(crate) fn account(result: &UnitResult) -> &Account {
 }
 
 pub(crate) fn request(work: AssignedWork) -> v1::ExecuteRequest {
-    request_on(work, MemoryTerms::default())
+    request_on("01test", work, MemoryTerms::default())
 }
 
-fn request_on(work: AssignedWork, memory: MemoryTerms) -> v1::ExecuteRequest {
+fn request_on(run: &str, work: AssignedWork, memory: MemoryTerms) -> v1::ExecuteRequest {
     let assignment = Assignment {
-        run: "01test".parse().unwrap(),
+        run: run.parse().unwrap(),
         unit: UnitId(0),
         token: FencingToken(1),
         work,

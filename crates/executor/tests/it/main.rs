@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod bench;
+mod decoded;
 mod embedded;
 mod encodings;
 mod fixtures;
