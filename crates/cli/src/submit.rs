@@ -26,7 +26,7 @@ use crate::{
     local,
     plan::{lowered, tight, warn},
     profile, runtime, say, settings,
-    state::State,
+    state::{State, fresh_name},
 };
 
 /// Runs an evaluation from its file to its run folder.
@@ -40,7 +40,7 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
     }
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
-    let run = fresh_run()?;
+    let run: RunId = fresh_name()?;
     let mut session = Session::new(run.clone(), true, &arguments.local, &arguments.output)?;
     session.data = data_access(&arguments.evaluation.data)?;
     host::beside_gpus(&host_memory(), &session.inventory, &checked)?;
@@ -61,12 +61,6 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         (Exit::DoesNotFit, Some(quota)) => failure.advise(tight(quota)),
         _ => failure,
     })
-}
-
-/// A name for a new run.
-pub(crate) fn fresh_run() -> anyhow::Result<RunId> {
-    let name = ulid::Ulid::generate().to_string().to_lowercase();
-    name.parse().context("failed to name the run")
 }
 
 /// Goes on with a run.
