@@ -6,4 +6,5 @@ mod bad_input;
 mod cli;
 mod invariance;
 mod numbers;
+mod recipes;
 mod recovery;
