@@ -16,6 +16,8 @@ fn submission(request_id: &str) -> Submission {
         units: Vec::new(),
         reasons: Vec::new(),
         memory: MemoryTerms::default(),
+        split: orchestrator_plan::Split::Auto,
+        costs: Vec::new(),
     };
     let plan = serde_json::to_string(&plan).unwrap();
     Submission {
