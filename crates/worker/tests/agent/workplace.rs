@@ -3,12 +3,13 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use orchestrator_proto::{domain::SliceOffer, v1};
+use orchestrator_proto::{Blocking, Dial, domain::SliceOffer, v1};
 use orchestrator_types::{ByteCount, DeviceId, Digest};
-use orchestrator_worker::{Agent, Config, DataAccess, Limits};
+use orchestrator_worker::{Agent, Config, DataAccess, Limits, Processes};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
@@ -102,7 +103,14 @@ impl Workplace {
     fn hand_out_work(&self, unit: u32, work: v1::assignment::Work) {
         let run = "01run".to_owned();
         let memory = Some(orchestrator_types::MemoryTerms::default().into());
-        let assignment = v1::Assignment { run, unit, token: unit.into(), work: Some(work), memory };
+        let assignment = v1::Assignment {
+            run,
+            unit,
+            token: unit.into(),
+            work: Some(work),
+            memory,
+            ..Default::default()
+        };
         self.coordinator.change(|notes| notes.units.push_back(assignment));
     }
 
@@ -155,6 +163,10 @@ pub(crate) fn config(coordinator: &str, folder: &Path, slices: u32) -> Config {
     };
     Config {
         coordinator: coordinator.to_owned(),
+        dial: Dial::Tcp,
+        session: "this-life".parse().unwrap(),
+        launch: Arc::new(Processes),
+        blocking: Blocking::Threads,
         node: "here".parse().unwrap(),
         slices: (0..slices).map(offer).collect(),
         executor: std::env::current_exe().unwrap(),
