@@ -7,6 +7,8 @@
 use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
+    io::{Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -225,6 +227,17 @@ impl Cluster {
     /// Stops a worker's agent in mid-air (SIGSTOP); its executors go on. [`go_on`] continues it.
     pub fn pause_worker(&self, name: &str) {
         assert!(signal(self.worker_pid(name), Signal::SIGSTOP));
+    }
+
+    /// A figure of the coordinator, by its name with its labels, as `/metrics` tells it.
+    pub fn metric(&self, name: &str) -> f64 {
+        let mut stream = TcpStream::connect(&self.http).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value = value.unwrap_or_else(|| panic!("no metric {name} in\n{answer}"));
+        value.trim().parse().unwrap()
     }
 
     /// Everything that a service wrote to its standard error, over all of its lives.

@@ -17,6 +17,8 @@ fn help_teaches() {
     insta::assert_snapshot!("help", stdout(&home, &["--help"]));
     insta::assert_snapshot!("help_submit", stdout(&home, &["submit", "--help"]));
     insta::assert_snapshot!("help_profile", stdout(&home, &["profile", "--help"]));
+    insta::assert_snapshot!("help_coordinator", stdout(&home, &["coordinator", "--help"]));
+    insta::assert_snapshot!("help_worker", stdout(&home, &["worker", "--help"]));
 }
 
 #[test]

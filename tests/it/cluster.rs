@@ -8,7 +8,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 use orchestrator_tests::{
-    Home,
+    Home, Outcome,
     cluster::{Cluster, Setup, document, outcome, signal, wait_until},
     task_metrics,
 };
@@ -68,6 +68,11 @@ fn a_cluster_gives_the_same_bytes_as_one_machine_and_survives_its_coordinator() 
     let nodes = cluster.json(&["nodes"]);
     assert_eq!(nodes["workers"].as_array().unwrap().len(), 2);
     assert_eq!(nodes["epoch"], 2);
+    // Counted since the restart.
+    assert!(cluster.metric("orchestrator_commits_total") >= 1.0);
+    assert_eq!(cluster.metric("orchestrator_runs_ended_total{state=\"complete\"}"), 1.0);
+    assert_eq!(cluster.metric("orchestrator_sessions"), 2.0);
+    assert_eq!(cluster.metric("orchestrator_units{state=\"leased\"}"), 0.0);
 }
 
 #[test]
@@ -243,9 +248,11 @@ fn an_embedded_run_is_watched_and_cancelled_from_another_terminal() {
 }
 
 #[test]
-fn json_of_submit_is_the_same_embedded_and_on_a_cluster() {
-    let mut cluster = Cluster::start(Setup::default());
-    cluster.start_worker("a");
+fn json_of_submit_is_the_same_embedded_and_on_a_cluster_and_logs_are_json_too() {
+    let json = vec!["--log-format".to_owned(), "json".to_owned()];
+    let setup = Setup { coordinator: json.clone(), worker: json, ..Setup::default() };
+    let mut cluster = Cluster::start(setup);
+    cluster.start_worker_with("a", &["-v"]);
     let evaluation = small_evaluation(cluster.home(), 40, "[auto]");
     let ours = document(cluster.submit(&evaluation, &[]), 0);
     let embedded = cluster.home().submit(&evaluation, &[], 0);
@@ -253,4 +260,35 @@ fn json_of_submit_is_the_same_embedded_and_on_a_cluster() {
         document.as_object().unwrap().keys().cloned().collect()
     };
     assert_eq!(keys(&ours), keys(&embedded));
+
+    let logged = |name: &str| -> Vec<Value> {
+        let log = cluster.log(name);
+        let lines = log.lines().filter(|line| line.starts_with('{'));
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let run = ours["run"].as_str().unwrap();
+    let ended = |line: &Value| line["run"] == run && line["state"] == "complete";
+    assert!(logged("coordinator").iter().any(ended), "{}", cluster.log("coordinator"));
+    let fields = ["run", "unit", "token", "slice"];
+    let attempt = |line: &Value| fields.iter().all(|field| !line["span"][field].is_null());
+    assert!(logged("a").iter().any(attempt), "{}", cluster.log("a"));
+}
+
+#[test]
+fn a_setting_comes_from_the_flag_then_the_environment_then_the_file() {
+    let home = Home::default();
+    let file = home.write("coordinator.yaml", "listen: from-file\n");
+    // None of these is an address, and the refusal names the one that was used.
+    let used = |flag: &[&str], variable: Option<&str>| {
+        let mut command = home.command(&["coordinator", "--config", file.to_str().unwrap()]);
+        command.args(flag).envs(variable.map(|value| ("ORCHESTRATOR_LISTEN", value)));
+        let outcome = Outcome::of(command.output().unwrap());
+        assert_eq!(outcome.code, Some(2), "{outcome:#?}");
+        let said = ["from-flag", "from-environment", "from-file"];
+        said.into_iter().find(|said| outcome.stderr.contains(said)).map(str::to_owned)
+    };
+    let flag = ["--listen", "from-flag"];
+    assert_eq!(used(&flag, Some("from-environment")).as_deref(), Some("from-flag"));
+    assert_eq!(used(&[], Some("from-environment")).as_deref(), Some("from-environment"));
+    assert_eq!(used(&[], None).as_deref(), Some("from-file"));
 }

@@ -42,6 +42,8 @@ fn filter(verbose: u8, variable: Option<&str>) -> (EnvFilter, Option<String>) {
     let default = match verbose {
         0 => "error",
         1 => "info",
+        // Libraries below tell of every frame that they send.
+        2 => "info,orchestrator=debug",
         _ => "debug",
     };
     match variable.filter(|text| !text.is_empty()).map(EnvFilter::try_new) {
@@ -74,7 +76,8 @@ mod tests {
             (filter.to_string(), complaint.is_some())
         };
         assert_eq!(shown(0, None), ("error".to_owned(), false));
-        assert_eq!(shown(2, Some("")), ("debug".to_owned(), false));
+        assert_eq!(shown(2, Some("")), ("orchestrator=debug,info".to_owned(), false));
+        assert_eq!(shown(3, None), ("debug".to_owned(), false));
         assert_eq!(shown(2, Some("warn")), ("warn".to_owned(), false));
         assert_eq!(shown(1, Some("worker=lots")), ("info".to_owned(), true));
     }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use orchestrator_proto::{
-    DESCRIPTORS, MESSAGE_LIMIT_BYTES, server,
+    DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, server,
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
 use orchestrator_run::Stragglers;
@@ -18,7 +18,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
-    blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Pause, Request, Settings, handle},
@@ -265,12 +264,17 @@ async fn serve(listener: TcpListener, services: Services, life: Life) {
     let service = CoordinatorServer::new(handlers)
         .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
         .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+    // Who balances load by health is told before the listener closes.
+    let stopping = async {
+        life.stop().cancelled().await;
+        health.set_not_serving::<CoordinatorServer<Handlers>>().await;
+    };
     let served = server()
         .add_service(service)
         .add_service(InspectorServer::new(looks).max_encoding_message_size(MESSAGE_LIMIT_BYTES))
         .add_service(health_service)
         .add_optional_service(reflection)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), life.stop().cancelled())
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopping)
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the coordinator's server failed");

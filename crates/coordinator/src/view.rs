@@ -128,6 +128,9 @@ pub struct WorkerView {
     pub node: NodeName,
     /// Its life.
     pub session: SessionId,
+    /// Whether it has said hello to this life of the coordinator; one that has attempts from the
+    /// life before is waited for.
+    pub registered: bool,
     /// Since when it is connected.
     pub connected_ms: u64,
     /// How long it has said nothing.

@@ -49,7 +49,7 @@ impl Run {
     /// first of equals is taken.
     fn reluctance(&self, unit: UnitId, node: &NodeName) -> u8 {
         match self.planned(unit).group.and_then(|group| self.groups.get(&group)) {
-            Some(Group { live: 0, home }) if *home == *node => 0,
+            Some(Group { live: 0, home }) if home == node => 0,
             None | Some(Group { live: 0, .. }) => 1,
             Some(_) => 2,
         }

@@ -39,6 +39,18 @@ pub(crate) struct Coordinator {
     /// How often workers report; well below the lease [default: 5 s]
     #[arg(long, value_name = "TIME", env = "ORCHESTRATOR_HEARTBEAT", hide_env_values = true)]
     pub(crate) heartbeat: Option<Time>,
+    /// How long runs wait when no worker is left at all, before they end incomplete
+    /// [default: 10 min]
+    #[arg(long, value_name = "TIME", env = "ORCHESTRATOR_NO_WORKER", hide_env_values = true)]
+    pub(crate) no_worker: Option<Time>,
+    /// Time after which a unit may count as slow; near the end of a run it then gets a twin on
+    /// another worker [default: 30 s]
+    #[arg(long, value_name = "TIME", env = "ORCHESTRATOR_STRAGGLER", hide_env_values = true)]
+    pub(crate) straggler: Option<Time>,
+    /// Take a state folder on a network's file system, where locks and syncs may not hold
+    #[arg(long, env = "ORCHESTRATOR_NETWORK_STORE", hide_env_values = true,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) network_store: Option<bool>,
     /// Let callers list the services, for tools like grpcurl
     #[arg(long, env = "ORCHESTRATOR_REFLECTION", hide_env_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]

@@ -8,7 +8,10 @@ use orchestrator_proto::v1::{ResumeReply, ResumeRequest, SubmitRequest};
 use orchestrator_report::{json, text};
 use orchestrator_types::RunId;
 
-use super::{CallError, Cluster, failed, reconnect::Reconnect};
+use super::{
+    CallError, Cluster, failed,
+    reconnect::{Reconnect, is_broken},
+};
 use crate::{
     args,
     devices::DeviceChoice,
@@ -18,7 +21,8 @@ use crate::{
     follow::follow,
     interrupt::Interrupt,
     print_line, runtime, say,
-    submit::{fresh_run, submission},
+    state::fresh_name,
+    submit::submission,
 };
 
 /// Has a cluster run an evaluation.
@@ -29,7 +33,7 @@ pub(crate) fn submit(arguments: &args::Submit, url: &str) -> Result<Exit, Failur
     if !arguments.detach {
         folder::probe(&arguments.output.output).map_err(Failure::usage)?;
     }
-    let run = fresh_run()?;
+    let run: RunId = fresh_name()?;
     let request = submission(&run, &checked, arguments.embeddings)?;
     runtime::run(async {
         let mut stop = Interrupt::new()?;
@@ -142,7 +146,7 @@ async fn look(
     let mut client = cluster.client.clone();
     let mut reconnect = Reconnect::to(cluster.address.clone());
     let looking = async {
-        let end = follow(&mut client, run, after, &mut reconnect).await?;
+        let end = follow(&mut client, run, after, &mut reconnect).await.map_err(lost)?;
         match output {
             Some(output) => {
                 finish::finish(&mut client, run, output, None, &mut reconnect).await?;
@@ -158,6 +162,12 @@ async fn look(
             Ok(Exit::Cancelled)
         }
     }
+}
+
+/// A run whose coordinator stayed away.
+fn lost(error: anyhow::Error) -> Failure {
+    let exit = if is_broken(&error) { Exit::Unreachable } else { Exit::Internal };
+    Failure::new(exit, error)
 }
 
 async fn print_report(

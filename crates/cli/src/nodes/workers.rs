@@ -59,7 +59,11 @@ fn workers(workers: &[WorkerView]) -> String {
 
 /// A worker that has been silent for half of its lease is on its way to be lost.
 fn health(worker: &WorkerView) -> &'static str {
-    if worker.silent_ms * 2 > worker.lease_ms { "silent" } else { "good" }
+    match worker {
+        WorkerView { registered: false, .. } => "awaited",
+        _ if worker.silent_ms * 2 > worker.lease_ms => "silent",
+        _ => "good",
+    }
 }
 
 fn slices(workers: &[WorkerView]) -> String {
@@ -138,6 +142,7 @@ mod tests {
         WorkerView {
             node: node.parse().unwrap(),
             session: "01k0session".parse().unwrap(),
+            registered: node != "c",
             connected_ms: 7_384_000,
             silent_ms,
             lease_ms: 30_000,
@@ -162,6 +167,7 @@ mod tests {
         let workers = vec![
             worker("a", 1_200, vec![slice("a.0", gpu, vec![attempt])]),
             worker("b", 21_000, vec![slice("b.0", DeviceId::Cpu, Vec::new())]),
+            worker("c", 900, Vec::new()),
         ];
         insta::assert_snapshot!(render(&ClusterView { epoch: 1, workers }));
     }

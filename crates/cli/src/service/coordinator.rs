@@ -22,6 +22,8 @@ const LISTEN: &str = "127.0.0.1:7070";
 const HTTP: &str = "127.0.0.1:7071";
 const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(5);
+const NO_WORKER: Duration = Duration::from_mins(10);
+const STRAGGLER: Duration = Duration::from_secs(30);
 /// A lease must survive a lost heartbeat.
 const BEATS_PER_LEASE: u32 = 2;
 
@@ -33,6 +35,9 @@ struct Settings {
     state: PathBuf,
     lease: Duration,
     heartbeat: Duration,
+    no_worker: Duration,
+    straggler: Duration,
+    network_store: bool,
     reflection: bool,
     insecure: bool,
     log_format: LogFormat,
@@ -57,6 +62,9 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         state,
         lease,
         heartbeat,
+        no_worker,
+        straggler,
+        network_store,
         reflection,
         service,
     } = arguments;
@@ -85,6 +93,9 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         },
         lease,
         heartbeat,
+        no_worker: time(no_worker, file.no_worker, NO_WORKER),
+        straggler: time(straggler, file.straggler, STRAGGLER),
+        network_store: network_store.or(file.network_store).unwrap_or(false),
         reflection: reflection.or(file.reflection).unwrap_or(false),
         insecure,
         log_format: log_format.or(file.log_format).unwrap_or_default(),
@@ -99,6 +110,9 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         reflection: settings.reflection,
         heartbeat: settings.heartbeat,
         lease: settings.lease,
+        no_worker: settings.no_worker,
+        straggler: settings.straggler,
+        network_store: settings.network_store,
         continue_interrupted: true,
         ..Config::local(settings.state.clone())
     };
@@ -126,7 +140,10 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
 fn not_started(error: StartError) -> Failure {
     let exit = match error {
         StartError::Listen { .. } => Exit::Usage,
-        StartError::Store(_) | StartError::Blobs(_) | StartError::Thread(_) => Exit::Internal,
+        StartError::Store(_)
+        | StartError::Blobs(_)
+        | StartError::Thread(_)
+        | StartError::Defect(_) => Exit::Internal,
     };
     let error = Err::<(), _>(error).context("the coordinator does not start").unwrap_err();
     Failure::new(exit, error)

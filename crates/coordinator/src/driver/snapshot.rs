@@ -22,6 +22,7 @@ impl Driver {
             .map(|(id, session)| WorkerView {
                 node: session.node.clone(),
                 session: id.clone(),
+                registered: session.registered,
                 connected_ms: self.now.0.saturating_sub(session.since.0),
                 silent_ms: self.now.0.saturating_sub(session.seen.0),
                 lease_ms: self.settings.lease_ms.into(),
@@ -38,7 +39,7 @@ impl Driver {
         let mut standing = Standing {
             epoch: self.store.epoch(),
             runs: self.runs.len(),
-            sessions: self.sessions.iter().count(),
+            sessions: self.sessions.iter().filter(|(_, session)| session.registered).count(),
             slices_waiting: self.waiting.len(),
             ..Standing::default()
         };

@@ -17,7 +17,7 @@ pub enum StoreError {
     #[error(
         "{path} is on a network's file system ({kind}), where a store may be damaged by a cut \
          connection or by two coordinators at once; choose a folder on a local disk, or allow it \
-         if you know that only this host uses it and that its locks work"
+         with `--network-store` if you know that only this host uses it and that its locks work"
     )]
     Network {
         /// The folder.

@@ -3,7 +3,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -14,6 +17,9 @@ use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
 use crate::{coordinator::StandIn, executor::BUILD};
+
+/// Agents so far: each life has a name of its own.
+static LIVES: AtomicU32 = AtomicU32::new(0);
 
 /// Where a test works.
 pub(crate) struct Workplace {
@@ -164,7 +170,7 @@ pub(crate) fn config(coordinator: &str, folder: &Path, slices: u32) -> Config {
     Config {
         coordinator: coordinator.to_owned(),
         dial: Dial::Tcp,
-        session: "this-life".parse().unwrap(),
+        session: format!("life-{}", LIVES.fetch_add(1, Ordering::Relaxed)).parse().unwrap(),
         launch: Arc::new(Processes),
         blocking: Blocking::Threads,
         node: "here".parse().unwrap(),
