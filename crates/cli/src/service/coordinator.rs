@@ -140,7 +140,10 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
 fn not_started(error: StartError) -> Failure {
     let exit = match error {
         StartError::Listen { .. } => Exit::Usage,
-        StartError::Store(_) | StartError::Blobs(_) | StartError::Thread(_) => Exit::Internal,
+        StartError::Store(_)
+        | StartError::Blobs(_)
+        | StartError::Thread(_)
+        | StartError::Defect(_) => Exit::Internal,
     };
     let error = Err::<(), _>(error).context("the coordinator does not start").unwrap_err();
     Failure::new(exit, error)
