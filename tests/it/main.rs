@@ -7,4 +7,5 @@ mod cli;
 mod cluster;
 mod invariance;
 mod numbers;
+mod recipes;
 mod recovery;

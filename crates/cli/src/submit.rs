@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::Reader;
 use orchestrator_host::host_memory;
 use orchestrator_ledger::Profile;
-use orchestrator_plan::Inventory;
+use orchestrator_plan::{Inventory, SliceOffer};
 use orchestrator_proto::v1::{
     ResumeReply, ResumeRequest, SubmitRequest, coordinator_client::CoordinatorClient,
 };
@@ -51,6 +51,7 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         session.profile = Some(measured);
     }
     let request = submission(&run, &checked, arguments.embeddings)?;
+    session.inventory = worth_starting(session.inventory, &checked);
     let quota = checked.evaluation.memory.quota;
     let ended = session.run_to_end(async move |client| {
         let reply = client.submit(request).await.map_err(CallError::from)?.into_inner();
@@ -61,6 +62,26 @@ pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
         (Exit::DoesNotFit, Some(quota)) => failure.advise(tight(quota)),
         _ => failure,
     })
+}
+
+/// The slices that a plan gives work to: the others' executors would only take time to start. All of
+/// them where there is no plan; the coordinator then says why.
+fn worth_starting(inventory: Inventory, checked: &Checked) -> Inventory {
+    let Checked { evaluation, facts, base, .. } = checked;
+    let measured = settings::measured();
+    let planned = orchestrator_plan::plan(evaluation, facts, &inventory, base, &measured);
+    let Ok(plan) = planned else { return inventory };
+    let busy = |slice: &SliceOffer| {
+        let placed = plan.placement.iter().find(|placement| placement.slice == slice.id);
+        placed.is_some_and(|placement| !placement.components.is_empty())
+    };
+    let all = inventory.slices.len();
+    let slices: Vec<SliceOffer> = inventory.slices.iter().filter(|it| busy(it)).cloned().collect();
+    let light = plan.reasons.iter().filter(|reason| reason.contains("predicted to end"));
+    if slices.len() < all {
+        light.for_each(say);
+    }
+    Inventory { slices }
 }
 
 /// Goes on with a run.

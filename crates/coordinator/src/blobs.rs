@@ -16,6 +16,7 @@ use std::{
     sync::Arc,
 };
 
+use orchestrator_proto::{Blocking, Defect};
 use orchestrator_types::Digest;
 use tokio::time::Instant;
 
@@ -26,7 +27,6 @@ use self::{
     local::{Draft, Folder, Source},
     recent::Recent,
 };
-use crate::blocking::{Blocking, Defect};
 
 /// Bytes hashed at a time.
 const VERIFY_BYTES: usize = 1 << 20;

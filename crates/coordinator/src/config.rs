@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{blobs::BlobPlace, blocking::Blocking};
+use orchestrator_proto::Blocking;
+
+use crate::blobs::BlobPlace;
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]

@@ -331,7 +331,8 @@ impl Driver {
     fn place(&mut self) {
         let inventory = self.sessions.inventory();
         for active in self.runs.values_mut() {
-            let placements = place_again(active.run.plan(), &inventory);
+            let left = |unit| active.run.outcome(unit).is_none();
+            let placements = place_again(active.run.plan(), &inventory, left);
             let open = active.run.open_components();
             let missing = homeless(active.run.plan(), &placements, &open);
             if let Some(missing) = missing.as_ref().filter(|_| missing != active.homeless) {
@@ -351,7 +352,7 @@ impl Driver {
         if inventory.slices.is_empty() {
             return Err(no_slice());
         }
-        match homeless(plan, &place_again(plan, &inventory), open) {
+        match homeless(plan, &place_again(plan, &inventory, |_| true), open) {
             Some(missing) => Err(Refusal::new(RefusalCode::DoesNotFit, missing.to_string())),
             None => Ok(()),
         }

@@ -6,8 +6,8 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal,
-    RefusalCode, v1,
+    Blocking, CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION,
+    Refusal, RefusalCode, v1,
 };
 use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{Digest, FailureClass, FencingToken, RunId, UnitId};
@@ -18,7 +18,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
-    blocking::Blocking,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
         Registered, Registration, Resumed, Resumption,

@@ -38,10 +38,12 @@ pub(crate) async fn listen(address: SocketAddr) -> std::io::Result<(TcpListener,
     Ok((listener, address))
 }
 
+#[expect(clippy::unused_async, reason = "a handler is a future")]
 async fn scrape(metrics: Metrics) -> ([(HeaderName, &'static str); 1], String) {
     ([(CONTENT_TYPE, OPEN_METRICS)], metrics.text())
 }
 
+#[expect(clippy::unused_async, reason = "a handler is a future")]
 async fn healthz(life: Life) -> (StatusCode, &'static str) {
     if life.stop().is_cancelled() {
         (StatusCode::SERVICE_UNAVAILABLE, "stopping\n")

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use orchestrator_proto::{
-    CONTROL_TIMEOUT, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal, RefusalCode,
+    Blocking, CONTROL_TIMEOUT, PROTOCOL_MIN, PROTOCOL_VERSION, Refusal, RefusalCode,
     v1::{self, inspector_server::Inspector},
 };
 use orchestrator_types::RunId;
@@ -14,7 +14,6 @@ use serde::Serialize;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    blocking::Blocking,
     driver::{self, DriverHandle},
     grpc::name,
     store::{Reader, StoreError},

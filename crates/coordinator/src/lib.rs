@@ -13,9 +13,6 @@
 //! `plan`, `run`).
 
 mod blobs;
-mod blocking {
-    pub use orchestrator_proto::{Blocking, Defect};
-}
 mod clock;
 mod config;
 mod driver;

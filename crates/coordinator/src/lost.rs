@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use orchestrator_proto::Refusal;
+use orchestrator_proto::{Blocking, Refusal};
 use orchestrator_types::{Digest, RunId};
 
 use crate::{
     blobs::{BlobError, Blobs},
-    blocking::Blocking,
     store::{Reader, StoreError, UnitStage},
 };
 

@@ -50,6 +50,7 @@ pub(crate) struct Metrics {
     transaction: Histogram,
     turn: Histogram,
     rolled_back: Counter,
+    paused: Gauge,
     divergences: Counter,
     blob_bytes: Counter,
 }
@@ -113,6 +114,7 @@ impl Default for Metrics {
                 exponential_buckets(1.0, 2.0, 12),
             ),
             rolled_back: counter(registry_of, "rolled_back", "Transactions that failed"),
+            paused: gauge(registry_of, "paused", "1 while nothing can be stored, else 0"),
             divergences: counter(
                 registry_of,
                 "divergences",
@@ -230,6 +232,11 @@ impl Metrics {
         self.slices_waiting.set(count(slices_waiting));
     }
 
+    /// Nothing can be stored now, or it can again.
+    pub(crate) fn paused(&self, paused: bool) {
+        self.paused.set(paused.into());
+    }
+
     /// Everything as Prometheus reads it.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -271,6 +278,7 @@ mod tests {
         metrics.happened(&RunEvent::StateChanged { state: RunState::Complete });
         metrics.heartbeat();
         metrics.stored(10);
+        metrics.paused(true);
         metrics.turned(3, Instant::now(), true);
         metrics.turned(0, Instant::now(), false);
         metrics.stand(Standing {

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use orchestrator_proto::{
-    DESCRIPTORS, MESSAGE_LIMIT_BYTES, server,
+    DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, server,
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
 use orchestrator_run::Stragglers;
@@ -18,7 +18,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     blobs::{BlobError, Blobs},
-    blocking::Defect,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Pause, Request, Settings, handle},

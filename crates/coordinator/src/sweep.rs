@@ -8,12 +8,11 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use orchestrator_proto::Refusal;
+use orchestrator_proto::{Blocking, Refusal};
 use orchestrator_types::Digest;
 
 use crate::{
     blobs::{Blobs, GRACE, Listed},
-    blocking::Blocking,
     clock::Clock,
     life::Life,
     store::{Reader, StoreError},
@@ -22,9 +21,9 @@ use crate::{
 /// Blobs looked at in one step: about a megabyte of memory, and one pass over the units' rows.
 const STEP: usize = 10_000;
 /// Between two steps of one round.
-const PAUSE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_mins(1);
 /// Between two rounds.
-const REST: Duration = Duration::from_secs(60 * 60);
+const REST: Duration = Duration::from_hours(1);
 
 /// See the module's documentation.
 pub(crate) struct Sweep {

@@ -223,6 +223,12 @@ async fn a_run_from_submission_to_its_folder() {
     assert_eq!(report["nodes"][0]["slice"], "n.0");
     let components = serde_json::json!(["text", "vision", "score"]);
     assert_eq!(report["nodes"][0]["components"], components);
+    // Two datasets and two trials, each with two shards.
+    let images = serde_json::json!({
+        "decoded": 8 * fixtures::IMAGES.decoded, "from_cache": 8 * fixtures::IMAGES.from_cache,
+        "cache_peak_bytes": 2 << 20, "cache_limit_bytes": 8 << 20,
+    });
+    assert_eq!(report["nodes"][0]["images"], images);
     let memory = &report["nodes"][0]["memory"];
     assert_eq!(memory["allocated_peak_bytes"], 32 << 20);
     assert_eq!(memory["ooms"], 2, "one executor, however many accounts");

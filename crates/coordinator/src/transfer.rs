@@ -3,7 +3,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
+use orchestrator_proto::{Blocking, CHUNK_BYTES, Refusal, RefusalCode, v1};
 use orchestrator_types::Digest;
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt};
@@ -12,7 +12,6 @@ use tonic::Status;
 
 use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
-    blocking::Blocking,
     durable::{DISK_FULL, disk_full},
     results::FolderReader,
     store::Reader,

@@ -5,13 +5,12 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use orchestrator_proto::{Refusal, RefusalCode, v1};
+use orchestrator_proto::{Blocking, Refusal, RefusalCode, v1};
 use orchestrator_types::RunId;
 use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 
 use crate::{
-    blocking::Blocking,
     event::{Live, Recorded, progress_to_wire, recorded_to_wire},
     life::Life,
     store::{Reader, StoreError},

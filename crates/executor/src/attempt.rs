@@ -9,7 +9,7 @@ use std::{
 };
 
 use orchestrator_proto::domain::UnitResult;
-use orchestrator_types::FailureClass;
+use orchestrator_types::{FailureClass, Shard};
 use tokio::sync::mpsc;
 
 /// How often progress is told.
@@ -44,12 +44,33 @@ pub(crate) struct Attempt {
     started: Instant,
     /// When progress is told next, in milliseconds since the start.
     next_progress: AtomicU64,
+    /// Positions that are neither read nor computed.
+    set_aside: Vec<Shard>,
+    /// What is told of them.
+    reason: String,
 }
 
 impl Attempt {
     pub(crate) fn new(updates: mpsc::Sender<Update>) -> Self {
-        let next_progress = AtomicU64::new(0);
-        Self { updates, stopped: AtomicBool::new(false), started: Instant::now(), next_progress }
+        Self {
+            updates,
+            stopped: AtomicBool::new(false),
+            started: Instant::now(),
+            next_progress: AtomicU64::new(0),
+            set_aside: Vec::new(),
+            reason: String::new(),
+        }
+    }
+
+    /// The same attempt, which leaves these positions out for this reason.
+    pub(crate) fn without(self, set_aside: Vec<Shard>, reason: String) -> Self {
+        Self { set_aside, reason, ..self }
+    }
+
+    /// Why this position is left out, if it is.
+    pub(crate) fn set_aside(&self, position: u32) -> Option<&str> {
+        let is_in = |part: &Shard| part.range().contains(&(position as usize));
+        self.set_aside.iter().any(is_in).then_some(self.reason.as_str())
     }
 
     /// Whether to give up: somebody called [`stop`](Self::stop), or nobody listens.

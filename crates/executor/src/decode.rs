@@ -118,6 +118,12 @@ impl Decoder<'_> {
         let started = Instant::now();
         let mut images = Vec::with_capacity(positions.len() as usize);
         for (position, sample) in (positions.start..).zip(&self.samples[positions.range()]) {
+            if let Some(reason) = self.attempt.set_aside(position) {
+                // Neither opened nor computed: it keeps its place as a bad sample does.
+                let crop = Err(reason.to_owned());
+                images.push(Decoded { file: Digest::of(b""), crop });
+                continue;
+            }
             let read = || read(&sample.path, self.recipe);
             let decoded = self.shelf.image(&sample.path, self.attempt, read);
             if let (Err(reason), false) = (&decoded.crop, self.quarantine) {

@@ -130,9 +130,19 @@ impl Executor {
 
     fn run(&mut self, job: Job) {
         let Job { assignment, updates } = job;
-        let Assignment { run, unit, token, work, memory } = assignment;
+        let Assignment {
+            run,
+            unit,
+            token,
+            work,
+            memory,
+            // The agent has started this process for it.
+            alone: _,
+            set_aside,
+            set_aside_reason,
+        } = assignment;
         let _span = info_span!("attempt", %run, %unit, %token).entered();
-        let attempt = Attempt::new(updates);
+        let attempt = Attempt::new(updates).without(set_aside, set_aside_reason);
         self.slice.meter().resume();
         let outcome = guarded(|| {
             self.slice.adopt(&memory)?;

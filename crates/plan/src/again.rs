@@ -2,23 +2,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orchestrator_types::{ByteCount, Component};
+use orchestrator_types::{ByteCount, Component, UnitId};
 
 use crate::{
     Claim, Inventory, Placement, Plan, SliceOffer,
     claim::sum,
-    placement::{on_slices, runtime_bytes},
+    cost::Left,
+    placement::{on_slices, runtime_bytes, used},
 };
 
 /// Where the components of `plan` may run on the slices that are there now. Units, tiles and
 /// batches stay as they are, and with them every result.
 ///
-/// Every slice gets what it has room for, the last that can hold the text tower that too, and a
-/// slice that is too small gets nothing. Claims are the largest that the plan made for any slice.
-/// Empty for an empty inventory.
-pub fn place_again(plan: &Plan, inventory: &Inventory) -> Vec<Placement> {
+/// As many slices as are predicted to end the units that are `open` first get what they have room
+/// for, the fastest that can hold the text tower that too, and a slice that is too small gets
+/// nothing. Claims are the largest that the plan made for any slice. Empty for an empty inventory.
+pub fn place_again(
+    plan: &Plan,
+    inventory: &Inventory,
+    open: impl Fn(UnitId) -> bool,
+) -> Vec<Placement> {
     let claims = |_: &SliceOffer, components: &[Component]| claims(plan, components);
-    on_slices(&inventory.within(plan.memory.quota).slices, &claims)
+    let slices = inventory.within(plan.memory.quota).slices;
+    let left = Left::of(&plan.costs, plan.units.iter().filter(|unit| open(unit.id)));
+    let (used, _) = used(&slices, &left, plan.split, &claims);
+    on_slices(&slices, &used, &claims)
 }
 
 /// A component that no slice may hold.
@@ -102,7 +110,8 @@ mod tests {
         let claims = |_: &SliceOffer, components: &[Component]| {
             components.iter().map(|component| claim(*component)).collect()
         };
-        let old = on_slices(&[offer(9, ByteCount::gib(1))], &claims).remove(0);
+        let old =
+            on_slices(&[offer(9, ByteCount::gib(1))], &BTreeSet::from([0]), &claims).remove(0);
         Plan {
             schema: PLAN_SCHEMA.into(),
             name: "old".into(),
@@ -111,12 +120,14 @@ mod tests {
             units: Vec::new(),
             reasons: Vec::new(),
             memory: orchestrator_types::MemoryTerms::default(),
+            split: orchestrator_spec::Split::Auto,
+            costs: Vec::new(),
         }
     }
 
     fn placed(memory: &[u64]) -> Vec<Placement> {
         let slices = (0..).zip(memory).map(|(n, mib)| offer(n, ByteCount::mib(*mib))).collect();
-        place_again(&plan(), &Inventory { slices })
+        place_again(&plan(), &Inventory { slices }, |_| true)
     }
 
     fn components(memory: &[u64]) -> Vec<usize> {

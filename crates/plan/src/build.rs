@@ -5,14 +5,17 @@ mod units;
 
 use std::path::Path;
 
-use orchestrator_spec::{Evaluation, Facts, Trial};
-use orchestrator_types::{ByteCount, DatasetName, DeviceId, SliceId};
+use orchestrator_spec::{Evaluation, Facts, ModelFacts, Trial};
+use orchestrator_types::{ByteCount, Component, DatasetName, DeviceId, SliceId};
 
 use self::{
     shape::{Shape, claims, towers},
     units::{Builder, sizes},
 };
-use crate::{Claim, Inventory, Measured, PLAN_SCHEMA, Plan, order::order, placement::place};
+use crate::{
+    Claim, Inventory, Measured, ModelSource, PLAN_SCHEMA, Plan, TowerCost, cost::Left,
+    order::order, placement::place,
+};
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
@@ -103,9 +106,6 @@ pub fn plan(
     let least_shard = shapes.iter().map(|shape| shape.least_shard).max().unwrap_or(1);
     shapes.iter_mut().for_each(|shape| shape.least_shard = least_shard);
     let sizes = sizes(evaluation, facts, &shapes);
-    let (placement, mut reasons) = place(&inventory, |offer, components| {
-        claims(evaluation, &models, &trials, &shapes, sizes, offer, components)
-    })?;
     let mut builder = Builder::new(evaluation, facts, base);
     let planned = trials
         .iter()
@@ -113,6 +113,12 @@ pub fn plan(
         .map(|(trial, shape)| builder.trial(trial, models[trial.model], shape))
         .collect::<Result<Vec<_>, _>>()?;
     let mut units = builder.into_units();
+    let costs = costs(evaluation, &models, &trials, base);
+    let left = Left::of(&costs, units.iter());
+    let (placement, mut reasons) =
+        place(&inventory, &left, evaluation.split, |offer, components| {
+            claims(evaluation, &models, &trials, &shapes, sizes, offer, components)
+        })?;
     reasons.extend(order(&mut units, &placement, |slice| {
         towers(evaluation, &models, &trials, &shapes, sizes, base, slice)
     }));
@@ -135,5 +141,28 @@ pub fn plan(
         units,
         reasons,
         memory: evaluation.memory.clone(),
+        split: evaluation.split,
+        costs,
     })
+}
+
+/// The cost of every tower of the sweep.
+fn costs(
+    evaluation: &Evaluation,
+    models: &[&ModelFacts],
+    trials: &[Trial],
+    base: &Path,
+) -> Vec<TowerCost> {
+    let mut costs: Vec<TowerCost> = Vec::new();
+    for trial in trials {
+        let facts = models[trial.model];
+        let path = &evaluation.models[trial.model].path;
+        for component in [Component::Text, Component::Vision] {
+            let model = ModelSource::of(base, path, facts, trial.precision);
+            if !costs.iter().any(|known| known.component == component && known.model == model) {
+                costs.push(TowerCost::of(component, model, facts));
+            }
+        }
+    }
+    costs
 }

@@ -10,6 +10,7 @@ mod again;
 mod build;
 mod check;
 mod claim;
+mod cost;
 mod inventory;
 mod measured;
 mod order;
@@ -22,8 +23,10 @@ pub use again::{Homeless, homeless, place_again};
 pub use build::{PlanError, plan};
 pub use check::{Violation, check};
 pub use claim::Claim;
+pub use cost::TowerCost;
 pub use inventory::{Inventory, SliceOffer};
 pub use measured::{Measured, MeasuredError, MeasuredRows};
+pub use orchestrator_spec::Split;
 pub use order::MOST_TOWERS;
 pub use placement::Placement;
 pub use work::{
@@ -58,6 +61,13 @@ pub struct Plan {
     /// have none.
     #[serde(default)]
     pub memory: MemoryTerms,
+    /// Whether work is spread where that is not predicted to pay.
+    #[serde(default)]
+    pub split: Split,
+    /// What predictions of time are made from. Plans of before it existed have none, and are spread
+    /// over every slice.
+    #[serde(default)]
+    pub costs: Vec<TowerCost>,
 }
 
 /// One point of the sweep.

@@ -1,10 +1,17 @@
 //! Which slice may hold which component.
 
+use std::collections::BTreeSet;
+
 use orchestrator_ledger::AllocatorLimit;
+use orchestrator_spec::Split;
 use orchestrator_types::{ByteCount, Component, DeviceId, NodeName, SliceId};
 use serde::{Deserialize, Serialize};
 
-use crate::{Claim, Inventory, PlanError, SliceOffer, claim::sum};
+use crate::{
+    Claim, Inventory, PlanError, SliceOffer,
+    claim::sum,
+    cost::{Left, choose, fastest},
+};
 
 /// What the plan lets one slice hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,19 +80,64 @@ pub(crate) trait Claims: Fn(&SliceOffer, &[Component]) -> Vec<Claim> {}
 
 impl<F: Fn(&SliceOffer, &[Component]) -> Vec<Claim>> Claims for F {}
 
-/// Gives every slice what it has room for. Texts are few and encoded once, so only the last slice
-/// that can hold the text tower does, and the others never load it.
-pub(crate) fn on_slices(slices: &[SliceOffer], claims: &impl Claims) -> Vec<Placement> {
-    let fits = |offer: &SliceOffer, component| lack(offer, component, claims).is_none();
-    let texts = slices.iter().rposition(|offer| fits(offer, Component::Text));
+/// Gives every slice of `used` what it has room for. Texts are few and encoded once, so only the
+/// fastest slice that can hold the text tower does, the last of equal ones, and the others never
+/// load it.
+pub(crate) fn on_slices(
+    slices: &[SliceOffer],
+    used: &BTreeSet<usize>,
+    claims: &impl Claims,
+) -> Vec<Placement> {
+    let holds = |index: usize, component| {
+        used.contains(&index) && lack(&slices[index], component, claims).is_none()
+    };
+    let with_texts: Vec<usize> =
+        (0..slices.len()).filter(|index| holds(*index, Component::Text)).collect();
+    let texts = fastest(with_texts.iter().map(|index| &slices[*index]));
+    let texts = texts.map(|at| with_texts[at]);
     let place = |(index, offer): (usize, &SliceOffer)| {
         let wanted = ALL.iter().copied().filter(|component| match component {
             Component::Text => Some(index) == texts,
-            Component::Vision | Component::Score => fits(offer, *component),
+            Component::Vision | Component::Score => holds(index, *component),
         });
         placement(offer, wanted.collect(), claims)
     };
     slices.iter().enumerate().map(place).collect()
+}
+
+/// The slices that do what is left, and why not all: those that are predicted to end it first, and
+/// for a component that none of them can hold, one that can.
+pub(crate) fn used(
+    slices: &[SliceOffer],
+    left: &Left<'_>,
+    split: Split,
+    claims: &impl Claims,
+) -> (BTreeSet<usize>, Option<String>) {
+    let fit = |component| -> Vec<usize> {
+        let fits = |index: &usize| lack(&slices[*index], component, claims).is_none();
+        (0..slices.len()).filter(fits).collect()
+    };
+    let able = fit(Component::Vision);
+    let offers: Vec<SliceOffer> = able.iter().map(|index| slices[*index].clone()).collect();
+    let (chosen, reason) = match split {
+        Split::Auto => choose(left, &offers),
+        Split::Always => ((0..offers.len()).collect(), None),
+        Split::Never => (fastest(offers.iter()).into_iter().collect(), None),
+    };
+    let whole = chosen.len() == able.len();
+    let mut used: BTreeSet<usize> = chosen.into_iter().map(|at| able[at]).collect();
+    if whole {
+        // Small ones too, for what they can hold.
+        return ((0..slices.len()).collect(), reason);
+    }
+    for component in ALL {
+        let able = fit(component);
+        if !able.iter().any(|index| used.contains(index)) {
+            let best = fastest(able.iter().map(|index| &slices[*index]));
+            used.extend(best.map(|at| able[at]));
+        }
+    }
+    (used, reason)
 }
 
 /// A slice with these components, whether they fit or not.
@@ -131,12 +183,15 @@ fn lack(offer: &SliceOffer, component: Component, claims: &impl Claims) -> Optio
 /// [`PlanError::NoSlice`] without slices; [`PlanError::NeverFits`] where a component fits on none.
 pub(crate) fn place(
     inventory: &Inventory,
+    left: &Left<'_>,
+    split: Split,
     claims: impl Claims,
 ) -> Result<(Vec<Placement>, Vec<String>), PlanError> {
     if inventory.slices.is_empty() {
         return Err(PlanError::NoSlice);
     }
-    let placements = on_slices(&inventory.slices, &claims);
+    let (used, few) = used(&inventory.slices, left, split, &claims);
+    let placements = on_slices(&inventory.slices, &used, &claims);
     let held =
         |component: &Component| placements.iter().any(|slice| slice.components.contains(component));
     let homeless = ALL.iter().filter(|component| !held(component));
@@ -152,6 +207,7 @@ pub(crate) fn place(
         });
     }
     let mut reasons = lacks(inventory, &placements, &claims);
+    reasons.extend(few);
     reasons.extend(turns(&placements));
     reasons.extend(roles(&placements));
     Ok((placements, reasons))
@@ -275,7 +331,8 @@ mod tests {
     }
 
     fn placed(memory: &[u64], needs: [u64; 3]) -> Result<(Vec<usize>, String), String> {
-        let placed = place(&inventory(memory), claims(needs)).map_err(|error| error.to_string())?;
+        let placed = place(&inventory(memory), &Left::default(), Split::Auto, claims(needs))
+            .map_err(|error| error.to_string())?;
         let counts = placed.0.iter().map(|slice| slice.components.len()).collect();
         Ok((counts, placed.1.join("\n")))
     }
@@ -308,7 +365,8 @@ mod tests {
         ) {
             let all = [text, vision, score];
             let can = |need: u64| memory.iter().any(|mib| *mib >= need);
-            match place(&inventory(&memory), claims(needs(text, vision, score))) {
+            let claims = claims(needs(text, vision, score));
+            match place(&inventory(&memory), &Left::default(), Split::Auto, claims) {
                 Err(_) => prop_assert!(!all.into_iter().all(can)),
                 Ok((placements, reasons)) => {
                     prop_assert!(all.into_iter().all(can));

@@ -16,7 +16,7 @@ fn evaluation(batch: &str) -> Evaluation {
 }
 
 /// The evaluation with one axis besides its model.
-fn swept(axis: &str) -> Evaluation {
+pub(crate) fn swept(axis: &str) -> Evaluation {
     let text = format!(
         "version: 1\nname: test\nmodels: [{{path: m}}]\ndatasets:\n  a: {{format: imagefolder, path: \
          a}}\n  b: {{format: captions, path: b.jsonl}}\ntasks:\n  - zero_shot: {{dataset: a}}\n  - \
@@ -25,7 +25,7 @@ fn swept(axis: &str) -> Evaluation {
     orchestrator_spec::parse("eval.yaml", &text, &[]).unwrap()
 }
 
-fn facts(samples: u32, captions: u32) -> Facts {
+pub(crate) fn facts(samples: u32, captions: u32) -> Facts {
     let tower = |tokens, width| TowerFacts {
         layers: 6,
         width,
@@ -130,7 +130,7 @@ proptest! {
         match planned {
             Ok(plan) => {
                 prop_assert_eq!(check(&plan), []);
-                prop_assert_eq!(check(&Plan { placement: crate::place_again(&plan, &inventory), ..plan }), []);
+                prop_assert_eq!(check(&Plan { placement: crate::place_again(&plan, &inventory, |_| true), ..plan }), []);
             }
             Err(error) => prop_assert!(matches!(error, PlanError::NeverFits { .. }), "{error}"),
         }
@@ -212,7 +212,7 @@ fn twenty_thousand_texts_are_two_parts_of_whole_tiles() {
 
 #[test]
 fn only_the_last_of_several_slices_loads_the_text_tower() {
-    let plan = planned(1593, 5, 3, "[auto]");
+    let plan = planned(4_000, 1, 3, "[auto]");
     let holders: Vec<bool> =
         plan.placement.iter().map(|slice| slice.components.contains(&Component::Text)).collect();
     assert_eq!(holders, [false, false, true]);
@@ -255,7 +255,7 @@ fn the_tighter_of_quota_and_offer_is_the_ceiling() {
         evaluation.memory.quota = quota;
         let plan = plan(&evaluation, &facts(10, 1), &offered, Path::new("/"), &none());
         plan.map(|plan| {
-            let again = crate::place_again(&plan, &offered);
+            let again = crate::place_again(&plan, &offered, |_| true);
             assert_eq!(again[0].quota_bytes, plan.placement[0].quota_bytes, "resumed under it too");
             plan.placement[0].quota_bytes
         })

@@ -82,6 +82,8 @@ fn plan(images: u32) -> Arc<Plan> {
         units,
         reasons: Vec::new(),
         memory: MemoryTerms::default(),
+        split: orchestrator_plan::Split::Auto,
+        costs: Vec::new(),
     })
 }
 

@@ -32,6 +32,10 @@ pub struct Evaluation {
     /// How much memory each slice may use. Evaluations of before it existed have no such field.
     #[serde(default)]
     pub memory: MemoryTerms,
+    /// Whether work is spread where that is not predicted to pay. Evaluations of before it existed
+    /// leave it to the planner.
+    #[serde(default)]
+    pub split: Split,
     /// What a sample that cannot be read does to the run.
     pub on_bad_sample: OnBadSample,
     /// Where the keys stand in the file. Means something only beside that file, so it does not
@@ -105,6 +109,19 @@ pub enum Batch {
     Auto,
     /// This many.
     Fixed(NonZeroU32),
+}
+
+/// Over how many of the slices that are there work is spread. Changes no result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// As many as are predicted to end it first.
+    #[default]
+    Auto,
+    /// All that can hold a part of it.
+    Always,
+    /// One, unless it takes more to hold every part.
+    Never,
 }
 
 /// What a sample that cannot be read does to the run.

@@ -8,7 +8,7 @@ use crate::shape::{Field, Need, Shape, Topic, Variant};
 /// Something that belongs to the format and is refused by name for now.
 pub(crate) struct NotBuilt {
     pub(crate) topic: Topic,
-    /// The key, word, scheme or ending.
+    /// The key with those above it, the word, scheme or ending.
     pub(crate) word: &'static str,
     /// What to do now; `None` where the words that are built say it.
     pub(crate) instead: Option<&'static str>,
@@ -22,6 +22,8 @@ const COPY: Option<&str> = Some("copy it to this machine and give that path");
 const JSONL: Option<&str> =
     Some("write JSON lines: one object with `image` and `captions` on each line");
 
+const PLACED: Option<&str> = Some("leave it out: the planner places every component");
+
 /// Later issues delete rows.
 pub(crate) const NOT_BUILT: &[NotBuilt] = &[
     not_built(
@@ -29,7 +31,8 @@ pub(crate) const NOT_BUILT: &[NotBuilt] = &[
         "accuracy",
         Some("leave it out: sweep precisions and compare their rows of the report"),
     ),
-    not_built(Topic::Key, "placement", Some("leave it out: the planner places every component")),
+    not_built(Topic::Key, "placement.text", PLACED),
+    not_built(Topic::Key, "placement.vision", PLACED),
     not_built(Topic::Precision, "int8", None),
     not_built(Topic::Precision, "auto", None),
     not_built(Topic::OnOom, "degrade", Some("use split: it keeps the precision")),
@@ -108,6 +111,13 @@ pub(crate) const ROOT: Shape = Shape::Record(&[
         "{ quota: 2 GiB }",
     ),
     field(
+        "placement",
+        Need::Default("{}"),
+        Shape::Record(PLACEMENT),
+        "Wishes about where work runs. They change time, and no result.",
+        "{ split: always }",
+    ),
+    field(
         "on_bad_sample",
         Need::Default("quarantine"),
         word(Topic::OnBadSample, &["quarantine", "fail"]),
@@ -166,6 +176,14 @@ const MEMORY: &[Field] = &[
         "garbage_collection_threshold:0.8,max_split_size_mb:128",
     ),
 ];
+
+const PLACEMENT: &[Field] = &[field(
+    "split",
+    Need::Default("auto"),
+    word(Topic::Split, &["auto", "always", "never"]),
+    "Over how many slices work is spread: as many as are predicted to end it first, all, or one.",
+    "always",
+)];
 
 const FORMATS: &[Variant] = &[
     Variant {

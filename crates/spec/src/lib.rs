@@ -24,7 +24,7 @@ mod wording;
 
 pub use as_run::as_run;
 pub use check::{Findings, check};
-pub use evaluation::{Axis, Batch, Dataset, Evaluation, Model, OnBadSample, Task, Trial};
+pub use evaluation::{Axis, Batch, Dataset, Evaluation, Model, OnBadSample, Split, Task, Trial};
 pub use facts::{DatasetFacts, DatasetKey, DatasetProblem, Facts, ModelFacts, TowerFacts};
 pub use orchestrator_types::{CaptionChoice, MemoryTerms, OnOom};
 pub use overrides::{Override, ParseOverrideError};

@@ -12,7 +12,7 @@ use serde::{
 use serde_yaml::Value;
 
 use crate::{
-    Axis, Batch, CaptionChoice, Dataset, Evaluation, Model, OnBadSample, Override, Task,
+    Axis, Batch, CaptionChoice, Dataset, Evaluation, Model, OnBadSample, Override, Split, Task,
     grammar::ROOT,
     key_path::KeyPath,
     outline::{Node, Refusal, outline},
@@ -176,6 +176,7 @@ struct Document {
     /// In file order, which is the order of the axes.
     sweep: IndexMap<Axis, Vec<Value>>,
     memory: RawMemory,
+    placement: RawPlacement,
     on_bad_sample: OnBadSample,
 }
 
@@ -184,6 +185,11 @@ struct RawMemory {
     quota: Option<String>,
     on_oom: OnOom,
     allocator: Option<AllocatorSettings>,
+}
+
+#[derive(Deserialize)]
+struct RawPlacement {
+    split: Split,
 }
 
 #[derive(Deserialize)]
@@ -242,6 +248,7 @@ fn typed(document: Value, places: Places) -> Result<Evaluation, serde_yaml::Erro
         datasets: document.datasets.into_iter().map(|(name, raw)| (name, raw.into())).collect(),
         tasks: document.tasks.into_iter().flat_map(RawTask::tasks).collect(),
         memory: document.memory.terms()?,
+        split: document.placement.split,
         on_bad_sample: document.on_bad_sample,
         places,
     })
@@ -267,6 +274,7 @@ fn sound(document: &Value, places: Places) -> Evaluation {
         batches: Vec::new(),
         axes: [Axis::Precision, Axis::Batch],
         memory: MemoryTerms::default(),
+        split: Split::Auto,
         on_bad_sample: OnBadSample::Quarantine,
         places,
     }

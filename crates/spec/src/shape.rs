@@ -73,6 +73,7 @@ pub(crate) enum Topic {
     Captions,
     OnBadSample,
     OnOom,
+    Split,
 }
 
 /// Largest number that any key takes.

@@ -156,9 +156,7 @@ impl Walk<'_> {
         fields: &[Field],
         tag: Option<(&str, &str)>,
     ) -> Option<&'static str> {
-        if let Some(row) = find_not_built(Topic::Key, key)
-            && at.0.len() == 1
-        {
+        if let Some(row) = find_not_built(Topic::Key, &at.to_string()) {
             let message = format!("`{key}` is not built yet");
             self.problems.push(self.places.key(at, message, row.instead.map(str::to_owned)));
             return None;

@@ -1,15 +1,11 @@
 //! One life of an executor: started, answering, of our build.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, io, path::Path, time::Duration};
 
 use orchestrator_proto::{
     CONTROL_TIMEOUT, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, v1, v1::executor_client::ExecutorClient,
 };
-use orchestrator_types::{ByteCount, DeviceId, SliceId};
+use orchestrator_types::DeviceId;
 use tokio::{
     process::Command,
     time::{sleep, timeout},

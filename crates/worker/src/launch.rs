@@ -52,7 +52,7 @@ pub trait Launch: fmt::Debug + Send + Sync + 'static {
 }
 
 /// An executor's process. Dropping it ends the process.
-pub trait Child: fmt::Debug + Send {
+pub trait Child: fmt::Debug + Send + Sync {
     /// Its pid, also when it is reaped and what it started is not gone.
     fn number(&self) -> Option<u32>;
 

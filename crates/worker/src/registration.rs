@@ -35,11 +35,7 @@ struct Offer {
 }
 
 impl Registration {
-    pub(crate) const fn new(
-        address: String,
-        client: Client,
-        request: v1::RegisterRequest,
-    ) -> Self {
+    pub(crate) const fn new(address: String, client: Client, request: v1::RegisterRequest) -> Self {
         let offer = Mutex::new(Offer { request, withdrawn: Vec::new() });
         Self { address, client, offer }
     }

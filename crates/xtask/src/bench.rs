@@ -9,11 +9,13 @@ mod memory;
 mod python;
 mod ratio;
 mod results;
+mod split;
 
 use anyhow::{Context, Result};
 
 pub(crate) use cpu::run as cpu;
 pub(crate) use memory::{Asked, run as memory};
+pub(crate) use split::{Asked as AskedSplit, run as split};
 
 /// One line on stdout.
 fn say(line: &str) -> Result<()> {

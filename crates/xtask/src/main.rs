@@ -76,6 +76,10 @@ enum Bench {
     ///
     /// Writes its table into tests/bench/RESULTS.md.
     Memory(bench::Asked),
+    /// A light and a whole job on one slice, on two, and as the planner chooses
+    ///
+    /// Writes its table into tests/bench/RESULTS.md.
+    Split(bench::AskedSplit),
 }
 
 fn main() -> ExitCode {
@@ -97,6 +101,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Memory(asked)) => {
             bench::memory(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
+        Verb::Bench(Bench::Split(asked)) => {
+            bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
         Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
     }

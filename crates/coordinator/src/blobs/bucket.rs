@@ -24,7 +24,7 @@ const PART_BYTES: usize = 8 << 20;
 const PARTS_AHEAD: usize = 2;
 /// How often and how long a request is tried again; whoever waits gives up after two minutes.
 const RETRIES: usize = 6;
-const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A prefix of a bucket that one store owns.
 #[derive(Clone, Debug)]

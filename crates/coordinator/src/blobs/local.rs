@@ -13,10 +13,11 @@ use std::{
     },
 };
 
+use orchestrator_proto::Blocking;
 use orchestrator_types::Digest;
 
 use super::{BlobError, Listed, path_in};
-use crate::{blocking::Blocking, durable};
+use crate::durable;
 
 fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BlobError + 'a {
     move |source| BlobError::File { action, path: path.to_owned(), source }

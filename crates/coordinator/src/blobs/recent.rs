@@ -13,7 +13,7 @@ use orchestrator_types::Digest;
 use tokio::time::Instant;
 
 /// From the staging of a blob to its commit, at most. Beyond it, the worker stages again.
-pub(crate) const GRACE: Duration = Duration::from_secs(60 * 60);
+pub(crate) const GRACE: Duration = Duration::from_hours(1);
 
 /// See the module's documentation.
 #[derive(Debug)]

@@ -173,6 +173,7 @@ impl FakeS3 {
         (fake, options.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
     }
 
+    #[expect(clippy::unused_async, reason = "a handler is a future")]
     async fn answer(
         State(fake): State<Arc<Self>>,
         method: Method,
@@ -195,12 +196,12 @@ impl FakeS3 {
             Method::POST if query.starts_with("delete") => {
                 let body = String::from_utf8(body.to_vec()).unwrap();
                 let keys = body.split("<Key>").skip(1).filter_map(|rest| rest.split('<').next());
-                let mut deleted = String::new();
+                let mut deleted = Vec::new();
                 for key in keys {
                     objects.remove(&format!("{}/{key}", path.trim_end_matches('/')));
-                    deleted += &format!("<Deleted><Key>{key}</Key></Deleted>");
+                    deleted.push(format!("<Deleted><Key>{key}</Key></Deleted>"));
                 }
-                format!("<DeleteResult>{deleted}</DeleteResult>").into_response()
+                format!("<DeleteResult>{}</DeleteResult>", deleted.concat()).into_response()
             }
             Method::POST => {
                 let parts = objects.extract_if(.., |name, _| name.starts_with(&format!("{path}?")));

@@ -92,7 +92,9 @@ impl ActiveRun {
             blobs[id.0 as usize] = Some(blob);
             let unit = &plan.units[id.0 as usize];
             progress.commit(unit.component(), unit.rows);
-            read.into_iter().for_each(|read| samples.learn(unit, read));
+            if let Some(read) = read {
+                samples.learn(unit, read);
+            }
         })?;
         let mut active = Self {
             id,

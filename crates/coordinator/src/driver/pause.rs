@@ -60,6 +60,7 @@ impl Driver {
         self.stale.extend(std::mem::take(&mut self.runs).into_keys());
         if let Some(reason) = error.unwritable() {
             self.pause.begin(&reason);
+            self.metrics.paused(true);
             self.write_again_at = self.now.after(RETRY_MS);
         }
     }
@@ -82,6 +83,7 @@ impl Driver {
         // Nobody could renew what was not taken in.
         self.sessions.renew(self.now);
         self.pause.end();
+        self.metrics.paused(false);
         true
     }
 

@@ -16,6 +16,8 @@ fn submission(request_id: &str) -> Submission {
         units: Vec::new(),
         reasons: Vec::new(),
         memory: MemoryTerms::default(),
+        split: orchestrator_plan::Split::Auto,
+        costs: Vec::new(),
     };
     let plan = serde_json::to_string(&plan).unwrap();
     Submission {
@@ -220,7 +222,7 @@ fn a_file_that_is_no_database_is_damage_too() {
 }
 
 /// The tables of format 1, with one committed unit that set a sample aside.
-const FORMAT_1: &str = r#"
+const FORMAT_1: &str = "
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE runs (key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,
   request_id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, build TEXT NOT NULL, state TEXT NOT NULL,
@@ -239,7 +241,7 @@ INSERT INTO meta (key, value) VALUES ('epoch', 4), ('clean', 1), ('token_limit',
 INSERT INTO runs VALUES (1, 'old', 'r', 'n', '1', 'running', 1, NULL, NULL, 3, 0, '/', '', '{}',
   '{}', '{}', '');
 PRAGMA user_version = 1;
-"#;
+";
 
 #[test]
 fn an_older_store_is_brought_up_to_date_also_for_a_reader() {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{check_store, durable::DISK_FULL};
 
 /// Everything in this test happens within this, or never.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A folder of 16 MiB; none, and said so, where mounting is not allowed.
 struct TinyDisk(tempfile::TempDir);

@@ -212,6 +212,9 @@ fn request_on(run: &str, work: AssignedWork, memory: MemoryTerms) -> v1::Execute
         token: FencingToken(1),
         work,
         memory,
+        alone: false,
+        set_aside: Vec::new(),
+        set_aside_reason: String::new(),
     };
     v1::ExecuteRequest { assignment: Some(assignment.into()) }
 }

@@ -3,16 +3,23 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use orchestrator_proto::{domain::SliceOffer, v1};
+use orchestrator_proto::{Blocking, Dial, domain::SliceOffer, v1};
 use orchestrator_types::{ByteCount, DeviceId, Digest};
-use orchestrator_worker::{Agent, Config, DataAccess, Limits};
+use orchestrator_worker::{Agent, Config, DataAccess, Limits, Processes};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
 use crate::{coordinator::StandIn, executor::BUILD};
+
+/// Agents so far: each life has a name of its own.
+static LIVES: AtomicU32 = AtomicU32::new(0);
 
 /// Where a test works.
 pub(crate) struct Workplace {
@@ -102,7 +109,14 @@ impl Workplace {
     fn hand_out_work(&self, unit: u32, work: v1::assignment::Work) {
         let run = "01run".to_owned();
         let memory = Some(orchestrator_types::MemoryTerms::default().into());
-        let assignment = v1::Assignment { run, unit, token: unit.into(), work: Some(work), memory };
+        let assignment = v1::Assignment {
+            run,
+            unit,
+            token: unit.into(),
+            work: Some(work),
+            memory,
+            ..Default::default()
+        };
         self.coordinator.change(|notes| notes.units.push_back(assignment));
     }
 
@@ -155,6 +169,10 @@ pub(crate) fn config(coordinator: &str, folder: &Path, slices: u32) -> Config {
     };
     Config {
         coordinator: coordinator.to_owned(),
+        dial: Dial::Tcp,
+        session: format!("life-{}", LIVES.fetch_add(1, Ordering::Relaxed)).parse().unwrap(),
+        launch: Arc::new(Processes),
+        blocking: Blocking::Threads,
         node: "here".parse().unwrap(),
         slices: (0..slices).map(offer).collect(),
         executor: std::env::current_exe().unwrap(),
