@@ -280,7 +280,7 @@ impl Driver {
             let silent = Ending::Lost(format!("silent for {lease_ms} ms"));
             self.end_session(&session, &silent)?;
         }
-        self.expire_untaken(lease_ms)?;
+        self.expire_unheard(lease_ms)?;
         self.expire_runs()
     }
 
