@@ -30,7 +30,7 @@ use crate::{
     user::{Seen, Story, evaluate},
 };
 
-const TICK: Duration = Duration::from_millis(5);
+const TICK: Duration = Duration::from_millis(10);
 const LEASE: Duration = Duration::from_secs(2);
 /// Between two looks at the store from outside.
 const LOOK: Duration = Duration::from_millis(250);
