@@ -121,6 +121,9 @@ fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Fail
 
 async fn work(config: Config) -> Result<Exit, Failure> {
     let mut stop = Interrupt::new()?;
+    if let Err(error) = orchestrator_worker::adopt_orphans() {
+        tracing::warn!(%error, "what an executor leaves behind is reaped by others");
+    }
     let ready = announcement(&config);
     let grace = config.limits.grace;
     let mut agent = tokio::select! {
