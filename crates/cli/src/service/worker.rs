@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use orchestrator_proto::{Blocking, Dial};
 use orchestrator_types::{ByteCount, DeviceId, NodeName};
 use orchestrator_worker::{
@@ -171,8 +171,7 @@ fn not_started(error: StartError) -> Failure {
         | StartError::SocketPath { .. } => Exit::Usage,
         StartError::Executor { .. } => Exit::Internal,
     };
-    let error = Err::<(), _>(error).context("the worker does not start").unwrap_err();
-    Failure::new(exit, error)
+    Failure::new(exit, anyhow::Error::new(error).context("the worker does not start"))
 }
 
 fn given_up(error: AgentError) -> Failure {
