@@ -128,7 +128,11 @@ pub(crate) fn output(
     let (rows, partial, bytes) = match &assignment.work {
         AssignedWork::EncodeTexts(work) => {
             let set = format!("{:?} of {}", work.texts, work.dataset.name);
-            (u64::from(DISTINCT_TEXTS), String::new(), Digest::of(set.as_bytes()).as_bytes().to_vec())
+            (
+                u64::from(DISTINCT_TEXTS),
+                String::new(),
+                Digest::of(set.as_bytes()).as_bytes().to_vec(),
+            )
         }
         AssignedWork::EncodeImages(work) => {
             let bad = bad_rows(assignment, &work.dataset.name, work.shard, flaws);
@@ -138,7 +142,11 @@ pub(crate) fn output(
                 reason: reason.clone(),
             }));
             let valid = |row: u32| u8::from(!bad.contains_key(&row));
-            (work.shard.len().into(), String::new(), image_rows(&work.dataset.name, work.shard, valid))
+            (
+                work.shard.len().into(),
+                String::new(),
+                image_rows(&work.dataset.name, work.shard, valid),
+            )
         }
         AssignedWork::Rank(work) => {
             let ranked = ranking(work, blobs)?;

@@ -124,8 +124,10 @@ fn a_seed_gives_the_same_story_every_time() {
 }
 
 #[test]
-#[ignore = "for one seed: SEED=17 cargo test --test simulation -- --ignored --nocapture"]
+#[ignore = "for one seed: SEED=17 LOG=info cargo test --test simulation -- --ignored --nocapture"]
 fn one_seed() {
+    let filter = env::var("LOG").unwrap_or_default();
+    tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
     let seed = env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let options = options(seed);
     println!("seed {seed}: {options:?}");

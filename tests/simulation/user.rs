@@ -88,10 +88,7 @@ impl Story {
 
 /// Returns when the run has ended and its report is here.
 pub(crate) async fn evaluate(seen: Seen) {
-    patiently(async |client| {
-        client.submit(job::submission()).await.map(drop)
-    })
-    .await;
+    patiently(async |client| client.submit(job::submission()).await.map(drop)).await;
     while seen.story().ended.is_none() {
         let seen = &seen;
         patiently(async |client| follow(client, seen).await).await;

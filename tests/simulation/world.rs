@@ -131,7 +131,11 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         }
         if faults.are_over() {
             let since = *calm_since.get_or_insert(now);
-            assert!(now < since + BOUND, "I9: seed {seed} does not end: {:#?}", seen.story().counts);
+            assert!(
+                now < since + BOUND,
+                "I9: seed {seed} does not end: {:#?}",
+                seen.story().counts
+            );
         }
     }
     free_disk();

@@ -137,8 +137,7 @@ impl ActiveRun {
                 store.end_lease(token)?;
                 continue;
             }
-            let granted =
-                Granted { at_unix_ms: leased_unix_ms, heard: now, inherited: true };
+            let granted = Granted { at_unix_ms: leased_unix_ms, heard: now, inherited: true };
             self.granted.insert(token, granted);
             holders.push(holder);
         }
@@ -162,6 +161,11 @@ impl ActiveRun {
         if let Some(granted) = self.granted.get_mut(&token) {
             (granted.heard, granted.inherited) = (now, false);
         }
+    }
+
+    /// Nobody could speak of attempts for a while.
+    pub(super) fn renew(&mut self, now: Millis) {
+        self.granted.values_mut().for_each(|granted| granted.heard = now);
     }
 
     /// Components that hosts other than `node` may run.
