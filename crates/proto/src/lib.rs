@@ -39,6 +39,7 @@ pub const PROTOCOL_VERSION: u32 = 2;
 pub mod v1 {
     #![expect(
         clippy::pedantic,
+        clippy::large_enum_variant,
         missing_docs,
         reason = "generated code; the documentation stands in the .proto files"
     )]
