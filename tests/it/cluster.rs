@@ -10,11 +10,9 @@ use nix::sys::signal::Signal;
 use orchestrator_tests::{
     Home, Outcome,
     cluster::{Cluster, Setup, document, outcome, signal, wait_until},
-    task_metrics,
+    small_evaluation, task_metrics,
 };
 use serde_json::Value;
-
-use crate::invariance::small_evaluation;
 
 /// Several shards, so that there is a middle.
 const IMAGES: usize = 1200;
