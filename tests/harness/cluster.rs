@@ -5,7 +5,7 @@
 //! when the [`Cluster`] is dropped. What the services wrote is shown when a test fails.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, OpenOptions},
     io::{Read as _, Write as _},
     net::TcpStream,
@@ -21,11 +21,13 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::{Home, Outcome, child_processes, data};
+use crate::{History, Home, Lease, Outcome, child_processes, data, hosts::Network};
 
 /// Longest that a service may take to be ready; a debug build on a busy machine takes seconds.
 const READY: Duration = Duration::from_mins(1);
 const LOOK: Duration = Duration::from_millis(20);
+/// Its service, and its host if there are several.
+const COORDINATOR: &str = "coordinator";
 
 /// How a cluster is set up.
 #[derive(Clone, Debug)]
@@ -70,6 +72,10 @@ pub struct Cluster {
     /// The coordinator's addresses, the same over its restarts.
     grpc: String,
     http: String,
+    /// Where workers look for the coordinator, if not at its own address.
+    route: Option<String>,
+    /// The hosts; else everything is on this one.
+    network: Option<Network>,
     coordinator: Option<Service>,
     workers: BTreeMap<String, Service>,
 }
@@ -77,17 +83,48 @@ pub struct Cluster {
 impl Cluster {
     /// A coordinator that is ready, and no worker.
     pub fn start(setup: Setup) -> Self {
+        let mut cluster = Self::prepare(setup);
+        cluster.start_coordinator();
+        cluster
+    }
+
+    /// Nobody yet.
+    pub fn prepare(setup: Setup) -> Self {
         let any = "127.0.0.1:0".to_owned();
-        let mut cluster = Self {
+        Self {
             home: Home::default(),
             setup,
             grpc: any.clone(),
             http: any,
+            route: None,
+            network: None,
             coordinator: None,
             workers: BTreeMap::new(),
-        };
-        cluster.start_coordinator();
+        }
+    }
+
+    /// Nobody yet; the coordinator and clients will be on the host `coordinator`, and every worker
+    /// on the host of its own name.
+    pub fn prepare_on(network: Network, setup: Setup) -> Self {
+        let grpc = format!("{}:0", network.address(COORDINATOR));
+        let mut cluster = Self::prepare(setup);
+        (cluster.grpc, cluster.network) = (grpc, Some(network));
         cluster
+    }
+
+    /// Workers that start from now on look for the coordinator at this URL.
+    pub fn route_workers(&mut self, url: String) {
+        self.route = Some(url);
+    }
+
+    /// The hosts.
+    pub const fn network(&self) -> &Network {
+        self.network.as_ref().expect("everything is on one host")
+    }
+
+    /// `host:port` of the coordinator.
+    pub fn grpc(&self) -> &str {
+        &self.grpc
     }
 
     /// The folder that clients work in, and everything that is kept.
@@ -121,9 +158,9 @@ impl Cluster {
             ["--lease", &self.setup.lease],
             ["--heartbeat", &self.setup.heartbeat],
         ];
-        let mut command = self.home.command(&["coordinator"]);
+        let mut command = self.home.command(&[COORDINATOR]);
         command.args(own.as_flattened()).args(&self.setup.coordinator);
-        let service = self.service(command, "coordinator");
+        let service = self.service(command, COORDINATOR);
         let ready = service.line("coordinator ready: ");
         let mut addresses = ready.split("http://").skip(1).map(|rest| {
             let end = rest.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(rest.len());
@@ -157,14 +194,20 @@ impl Cluster {
 
     fn launch_worker(&self, name: &str, arguments: &[&str]) -> Service {
         assert!(!self.workers.contains_key(name), "there is a worker {name} already");
-        let url = self.url();
+        let url = self.route.clone().unwrap_or_else(|| self.url());
         let own = [["--coordinator", &url], ["--name", name], ["--device", "cpu"]];
         let mut command = self.home.command(&["worker"]);
         command.args(own.as_flattened()).args(&self.setup.worker).args(arguments);
         self.service(command, name)
     }
 
-    fn service(&self, mut command: Command, name: &str) -> Service {
+    /// The same command on its host.
+    fn on(&self, host: &str, command: Command) -> Command {
+        self.network.as_ref().map(|network| network.on(host, &command)).unwrap_or(command)
+    }
+
+    fn service(&self, command: Command, name: &str) -> Service {
+        let mut command = self.on(name, command);
         let log = self.home.path().join(format!("{name}.log"));
         // One file over all lives; a new life is looked for behind the end of the last one.
         let begin = fs::read(&log).map_or(0, |log| log.len());
@@ -250,14 +293,20 @@ impl Cluster {
         [arguments, &["--coordinator", url]].concat()
     }
 
+    fn client_command(&self, arguments: &[&str]) -> Command {
+        let command = self.home.command(&Self::client_arguments(&self.url(), arguments));
+        self.on(COORDINATOR, command)
+    }
+
     /// Runs a client verb to its end.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
-        self.home.run(&Self::client_arguments(&self.url(), arguments))
+        Outcome::of(self.client_command(arguments).output().unwrap())
     }
 
     /// Starts a client verb and returns at once.
     pub fn client(&self, arguments: &[&str]) -> Child {
-        self.home.start(&Self::client_arguments(&self.url(), arguments))
+        let mut command = self.client_command(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// Starts `submit --json`; end it with [`document`].
@@ -271,6 +320,96 @@ impl Cluster {
         let outcome = self.run(&[arguments, &["--json"]].concat());
         assert_eq!(outcome.code, Some(0), "{outcome:#?}");
         serde_json::from_str(&outcome.stdout).unwrap()
+    }
+
+    /// What has happened in the newest run; nothing while there is none.
+    pub fn history(&self) -> History {
+        History::parse(&self.run(&["logs", "last", "--json"]).stdout)
+    }
+
+    /// Waits until the newest run's history is one of which `reached` holds.
+    pub fn wait_for_history(&self, what: &str, reached: impl Fn(&History) -> bool) -> History {
+        let mut last = History::parse("");
+        wait_until(what, || {
+            last = self.history();
+            reached(&last)
+        });
+        last
+    }
+
+    /// Waits until some worker encodes images; its name.
+    pub fn wait_for_an_encoder(&self) -> String {
+        let mut worker = None;
+        self.wait_for_status("an attempt that encodes images", |status| {
+            assert_ne!(status["state"], "complete", "the run ended before it was disturbed");
+            let attempts = status["attempts"].as_array().unwrap();
+            let encodes = attempts.iter().filter(|attempt| attempt["component"] == "vision");
+            let slices = encodes.filter_map(|attempt| attempt["slice"].as_str()?.rsplit_once('.'));
+            // One that died may still be expected back.
+            let mut nodes = slices.map(|(node, _)| node.to_owned());
+            worker = nodes.find(|node| self.workers.contains_key(node));
+            worker.is_some()
+        });
+        worker.unwrap()
+    }
+
+    /// Kills (-9) executors, agents and coordinator at once; how many processes.
+    pub fn kill_everything(&mut self) -> usize {
+        let names: Vec<String> = self.workers.keys().cloned().collect();
+        let mut pids: Vec<i32> = names.iter().flat_map(|name| self.executors(name)).collect();
+        pids.extend(names.iter().map(|name| self.worker_pid(name)));
+        pids.push(self.coordinator_pid());
+        let killed = pids.iter().filter(|pid| signal(**pid, Signal::SIGKILL)).count();
+        for name in names {
+            self.kill_worker(&name);
+        }
+        self.kill_coordinator();
+        killed
+    }
+
+    /// Stops (SIGSTOP) the executors of a worker while one of them encodes images, and returns that
+    /// attempt. [`Cluster::continue_executors`]
+    /// ends it.
+    pub fn freeze_encoding(&self, worker: &str) -> Lease {
+        let slice = |lease: &Lease| lease.slice.starts_with(&format!("{worker}."));
+        let mut unit = None;
+        self.wait_for_status("an attempt that encodes images", |status| {
+            assert_ne!(status["state"], "complete", "the run ended before it was disturbed");
+            let attempts = status["attempts"].as_array().unwrap();
+            let encodes = attempts.iter().find(|attempt| {
+                let there = attempt["slice"].as_str().unwrap();
+                attempt["component"] == "vision" && there.starts_with(&format!("{worker}."))
+            });
+            unit = encodes.map(|attempt| attempt["unit"].as_u64().unwrap());
+            unit.is_some()
+        });
+        self.freeze_executors(worker);
+        let open = self.history().open();
+        let found = open.iter().find(|lease| Some(lease.unit) == unit && slice(lease));
+        found.unwrap_or_else(|| panic!("unit {unit:?} is not open any more: {open:?}")).clone()
+    }
+
+    /// Stops (SIGSTOP) the executors of a worker: what they have stays open.
+    pub fn freeze_executors(&self, worker: &str) {
+        for executor in self.executors(worker) {
+            signal(executor, Signal::SIGSTOP);
+        }
+    }
+
+    /// Continues executors that were stopped.
+    pub fn continue_executors(&self, worker: &str) {
+        self.executors(worker).into_iter().for_each(go_on);
+    }
+
+    /// Blobs in the coordinator's folder, by name.
+    pub fn blobs(&self) -> BTreeSet<String> {
+        let root = self.state().join("blobs");
+        let names = |folder: PathBuf| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().into_string().unwrap())
+        };
+        let parts = names(root.clone()).filter(|part| part != "staging");
+        parts.flat_map(|part| names(root.join(part))).collect()
     }
 
     /// Waits until the newest run is one of which `reached` holds, as `status --json` tells it.

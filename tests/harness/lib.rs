@@ -7,10 +7,18 @@
 #![expect(clippy::unwrap_used, reason = "a harness fails its test by panicking")]
 
 pub mod cluster;
+mod disk;
+mod evaluation;
+mod history;
 mod home;
+pub mod hosts;
 mod metrics;
 pub mod models;
+pub mod proxy;
 
+pub use disk::SmallDisk;
+pub use evaluation::{captions, small_evaluation};
+pub use history::{History, Lease};
 pub use home::{Home, Outcome, child_processes};
 pub use metrics::{metric, reference, task_metrics};
 

@@ -1,9 +1,7 @@
 //! Verbs, help and streams.
 
-use orchestrator_tests::{Home, data};
+use orchestrator_tests::{Home, data, small_evaluation};
 use serde_json::Value;
-
-use crate::invariance::small_evaluation;
 
 fn stdout(home: &Home, arguments: &[&str]) -> String {
     let outcome = home.run(arguments);

@@ -10,11 +10,9 @@ use nix::sys::signal::Signal;
 use orchestrator_tests::{
     Home, Outcome,
     cluster::{Cluster, Setup, document, outcome, signal, wait_until},
-    task_metrics,
+    small_evaluation, task_metrics,
 };
 use serde_json::Value;
-
-use crate::invariance::small_evaluation;
 
 /// Three shards: one is committed and others are open for seconds.
 const IMAGES: usize = 700;

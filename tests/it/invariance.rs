@@ -1,39 +1,12 @@
 //! Results do not depend on who computes them: same bits for any slices, batch and order.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
 use arrow_array::RecordBatch;
-use orchestrator_tests::{Home, data, task_metrics};
+use orchestrator_tests::{Home, data, small_evaluation, task_metrics};
 use serde_json::Value;
 
 use crate::numbers::rows;
-
-/// The demo's tasks on the first `images` captions, so that a run takes seconds.
-pub(crate) fn small_evaluation(home: &Home, images: usize, batch: &str) -> PathBuf {
-    let lines = fs::read_to_string(data().join("fluent/captions.jsonl")).unwrap();
-    let root = data().join("fluent");
-    let absolute = |line: &str| {
-        let mut object: Value = serde_json::from_str(line).unwrap();
-        let image = root.join(object["image"].as_str().unwrap());
-        object["image"] = image.to_str().unwrap().into();
-        format!("{object}\n")
-    };
-    let captions: String = lines.lines().take(images).map(absolute).collect();
-    home.write("captions.jsonl", captions);
-    let model = data().join("models/tiny-clip");
-    home.write(
-        "eval.yaml",
-        format!(
-            "version: 1\nname: small\nmodels: [{{path: {}}}]\ndatasets:\n  captions: {{format: \
-             captions, path: captions.jsonl}}\ntasks:\n  - retrieval: {{dataset: captions}}\n  - \
-             retrieval: {{dataset: captions, captions: all}}\nsweep: {{batch: {batch}}}\n",
-            model.display()
-        ),
-    )
-}
 
 /// What must be equal: the metrics as text, and every prediction to the last bit of its scores.
 type Results = (String, Vec<RecordBatch>);

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod chaos;
 mod cli;
 mod cluster;
+mod hosts;
 mod invariance;
 mod numbers;
 mod recipes;

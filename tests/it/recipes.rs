@@ -1,9 +1,7 @@
 //! Sweeps share what is decoded: each image once per node, however many trials and slices.
 
-use orchestrator_tests::Home;
+use orchestrator_tests::{Home, small_evaluation};
 use serde_json::Value;
-
-use crate::invariance::small_evaluation;
 
 /// One shard, so that two slices have the same images in work.
 const IMAGES: u64 = 160;

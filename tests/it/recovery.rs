@@ -10,10 +10,8 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use orchestrator_tests::{Home, Outcome, child_processes, task_metrics};
+use orchestrator_tests::{Home, Outcome, child_processes, small_evaluation, task_metrics};
 use serde_json::Value;
-
-use crate::invariance::small_evaluation;
 
 /// Five shards: one is committed and others are open for seconds, on any machine.
 const IMAGES: usize = 1200;

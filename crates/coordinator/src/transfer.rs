@@ -36,6 +36,8 @@ impl From<BlobError> for Refusal {
             && disk_full(source)
         {
             let refusal = crate::refusal(code, &error);
+            // Its caller tries again for as long as it takes, and the store may notice nothing.
+            tracing::error!("{DISK_FULL}: {}", refusal.message);
             return Self::new(code, format!("{DISK_FULL}: {}", refusal.message));
         }
         crate::refusal(code, &error)
