@@ -219,7 +219,7 @@ impl Desk {
     fn result(&self, assignment: &Assignment) -> io::Result<v1::UnitResult> {
         let (result, bytes) = job::output(assignment, &self.blobs, self.flaws)?;
         fs::write(self.blobs.join(result.blob.digest.to_string()), &bytes)?;
-        let small = bytes.len() as u64 <= INLINE_LIMIT_BYTES - 1;
+        let small = (bytes.len() as u64) < INLINE_LIMIT_BYTES;
         let result = v1::UnitResult::from(result);
         // As its agent would hand it in.
         let handed = v1::UnitResult { inline_blob: small.then_some(bytes), ..result.clone() };

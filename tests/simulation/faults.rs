@@ -36,6 +36,7 @@ pub(crate) const WORKERS: [&str; 3] = ["w0", "w1", "w2"];
 const STORM: Duration = Duration::from_secs(12);
 
 /// What a fault undoes, and when.
+#[derive(Clone, Copy)]
 enum Cure {
     Bounce(&'static str),
     Repair(&'static str),

@@ -28,7 +28,7 @@ impl Random {
     }
 
     pub(crate) fn one_in(&mut self, times: u64) -> bool {
-        self.draw() % times == 0
+        self.draw().is_multiple_of(times)
     }
 
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {

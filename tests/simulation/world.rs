@@ -85,7 +85,7 @@ impl Clock for SimulatedClock {
 pub(crate) fn run(seed: u64, options: Options) -> Outcome {
     let folder = tempfile::tempdir_in(shared_memory()).expect("a folder in memory");
     let state = folder.path().join("state");
-    let (executors, seen) = (Executors::default(), Seen::default());
+    let (executors, told) = (Executors::default(), Seen::default());
     let mut faults = Faults::new(seed, options.faults, &state, executors.clone());
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
@@ -112,9 +112,9 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
     }
     let (replays, again) = (faults.replays.clone(), executors.clone());
     sim.host("mischief", move || mischief(replays.clone(), again.clone(), seed));
-    let told = seen.clone();
+    let client = told.clone();
     sim.client("user", async move {
-        evaluate(told).await;
+        evaluate(client).await;
         Ok(())
     });
     let (mut looked, mut calm_since) = (Duration::ZERO, None);
@@ -127,32 +127,32 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         faults.step(&mut sim);
         if now >= looked + LOOK {
             looked = now;
-            look(seed, &state, &seen);
+            look(seed, &state, &told);
         }
         if faults.are_over() {
             let since = *calm_since.get_or_insert(now);
             assert!(
                 now < since + BOUND,
                 "I9: seed {seed} does not end: {:#?}",
-                seen.story().counts
+                told.story().counts
             );
         }
     }
     free_disk();
-    look(seed, &state, &seen);
-    let story = seen.story().clone();
+    look(seed, &state, &told);
+    let story = told.story().clone();
     let report = story.report.clone().expect("the client has fetched it");
     let (struck, took) = (faults.struck.clone(), sim.elapsed());
     Outcome { metrics: metrics(&report), struck, story, took }
 }
 
 /// The checks from outside: the store keeps its promises, and what was told is kept (I5).
-fn look(seed: u64, state: &Path, seen: &Seen) {
+fn look(number: u64, state: &Path, told: &Seen) {
     if !state.join("store.sqlite").is_file() {
         return;
     }
     let Ok(violations) = check_store(state) else { return };
-    assert!(violations.is_empty(), "seed {seed}: {violations:?}");
+    assert!(violations.is_empty(), "seed {number}: {violations:?}");
     let reader = Reader::open(state).expect("a store that was checked");
     let run = job::RUN.parse().expect("a legal name");
     let units = reader.units(&run).expect("its units are read");
@@ -161,8 +161,8 @@ fn look(seed: u64, state: &Path, seen: &Seen) {
         .filter(|row| row.stage == UnitStage::Committed)
         .map(|row| row.unit.0)
         .collect();
-    let told = &seen.story().committed;
-    assert!(told.is_subset(&kept), "I5: seed {seed}: told and lost: {:?}", told - &kept);
+    let told = told.story().committed.clone();
+    assert!(told.is_subset(&kept), "I5: seed {number}: told and lost: {:?}", &told - &kept);
 }
 
 async fn coordinate(state: PathBuf, jump: Arc<AtomicI64>) -> turmoil::Result {
@@ -220,7 +220,7 @@ async fn work(
             cache: folder.join("cache"),
             data: DataAccess::anywhere(Vec::new()).expect("no root is named"),
             build,
-            limits: Limits { reconnect: Duration::from_secs(60), ..Limits::default() },
+            limits: Limits { reconnect: Duration::from_mins(1), ..Limits::default() },
         };
         fs::create_dir_all(&folder)?;
         // A coordinator that is away, or a name that was taken: once more, as a service would.
