@@ -394,7 +394,7 @@ fn needs_root_a_full_disk_pauses_and_goes_on() {
     disk.fill();
     scene.cluster.continue_executors("a");
     wait_until("a result that cannot be stored", || {
-        scene.cluster.log("coordinator").contains("the disk is full")
+        scene.cluster.log("coordinator").contains("disk is full")
     });
     assert!(scene.is_open(&lease), "it was acknowledged and cannot be durable");
     disk.free();
