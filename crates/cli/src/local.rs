@@ -56,8 +56,12 @@ pub(crate) fn offered(wish: &Wish<'_>) -> Result<Machine, Failure> {
         (1, [device], _) => devices::choose(device)?,
         (1, devices, _) => several(devices)?,
         (_, [_], None) => Chosen::default(),
+        (_, _, Some(DeviceChoice::Only(gpu))) => {
+            let message = format!("slices cut the processor, not {gpu}; name one of both");
+            return Err(Failure::usage(anyhow!(message)));
+        }
         _ => {
-            let message = "slices cut the processor, not a GPU; name one of both";
+            let message = "slices cut one processor; name one device, or leave the slices out";
             return Err(Failure::usage(anyhow!(message)));
         }
     };
