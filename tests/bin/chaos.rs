@@ -176,7 +176,9 @@ impl Loop {
 
 fn start() -> Cluster {
     let mut cluster = Cluster::start(Setup::default());
-    WORKERS.iter().for_each(|worker| cluster.start_worker(worker));
+    for worker in WORKERS {
+        cluster.start_worker(worker);
+    }
     cluster
 }
 
