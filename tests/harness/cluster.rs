@@ -272,8 +272,8 @@ impl Cluster {
         assert!(signal(self.worker_pid(name), Signal::SIGSTOP));
     }
 
-    /// A figure of the coordinator, by its name with its labels, as `/metrics` tells it.
-    pub fn metric(&self, name: &str) -> f64 {
+    /// A count of the coordinator, by its name with its labels, as `/metrics` tells it.
+    pub fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(&self.http).unwrap();
         write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();

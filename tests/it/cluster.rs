@@ -14,8 +14,8 @@ use orchestrator_tests::{
 };
 use serde_json::Value;
 
-/// Several shards, so that there is a middle.
-const IMAGES: usize = 1200;
+/// Three shards: one is committed and others are open for seconds.
+const IMAGES: usize = 700;
 
 fn two_workers() -> Cluster {
     let mut cluster = Cluster::start(Setup::default());
@@ -67,10 +67,10 @@ fn a_cluster_gives_the_same_bytes_as_one_machine_and_survives_its_coordinator() 
     assert_eq!(nodes["workers"].as_array().unwrap().len(), 2);
     assert_eq!(nodes["epoch"], 2);
     // Counted since the restart.
-    assert!(cluster.metric("orchestrator_commits_total") >= 1.0);
-    assert_eq!(cluster.metric("orchestrator_runs_ended_total{state=\"complete\"}"), 1.0);
-    assert_eq!(cluster.metric("orchestrator_sessions"), 2.0);
-    assert_eq!(cluster.metric("orchestrator_units{state=\"leased\"}"), 0.0);
+    assert!(cluster.metric("orchestrator_commits_total") >= 1);
+    assert_eq!(cluster.metric("orchestrator_runs_ended_total{state=\"complete\"}"), 1);
+    assert_eq!(cluster.metric("orchestrator_sessions"), 2);
+    assert_eq!(cluster.metric("orchestrator_units{state=\"leased\"}"), 0);
 }
 
 #[test]

@@ -180,15 +180,12 @@ impl Cluster {
 pub(crate) async fn within<T>(
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, CallError> {
-    match timeout(CONTROL_TIMEOUT, call).await {
-        Ok(answer) => Ok(answer?.into_inner()),
-        Err(_) => {
-            let waited = CONTROL_TIMEOUT.as_secs();
-            let message = format!("the coordinator did not answer within {waited} s");
-            let refusal = Refusal::new(RefusalCode::TooSlow, message);
-            Err(CallError { refusal, broken: true })
-        }
+    if let Ok(answer) = timeout(CONTROL_TIMEOUT, call).await {
+        return Ok(answer?.into_inner());
     }
+    let waited = CONTROL_TIMEOUT.as_secs();
+    let message = format!("the coordinator did not answer within {waited} s");
+    Err(CallError { refusal: Refusal::new(RefusalCode::TooSlow, message), broken: true })
 }
 
 fn read<T: DeserializeOwned>(document: &[u8]) -> Result<T, CallError> {

@@ -32,7 +32,7 @@ struct Slice {
 }
 
 /// A size as text. Plain numbers are refused: nobody sees whether they count bytes or mebibytes.
-fn size<'de, D: Deserializer<'de>>(from: D) -> Result<ByteCount, D::Error> {
+pub(crate) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<ByteCount, D::Error> {
     struct Size;
 
     impl Visitor<'_> for Size {

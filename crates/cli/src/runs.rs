@@ -62,19 +62,18 @@ fn render(runs: Vec<Shown>) -> String {
 }
 
 pub(crate) fn report(arguments: &args::Report) -> Result<Exit, Failure> {
-    let document = match cluster::url(&arguments.cluster) {
-        Some(url) => cluster::ask(url, async |cluster| {
+    let document = if let Some(url) = cluster::url(&arguments.cluster) {
+        cluster::ask(url, async |cluster| {
             let run = cluster.find(&arguments.run).await?;
             let report = cluster::report(&cluster, &run).await;
             report.map_err(|error| match error.downcast::<CallError>() {
                 Ok(error) => failed(error),
                 Err(error) => Failure::internal(error),
             })
-        })?,
-        None => {
-            let state = State::of_user()?;
-            stored_report(&state, &state.find(&arguments.run)?)?
-        }
+        })?
+    } else {
+        let state = State::of_user()?;
+        stored_report(&state, &state.find(&arguments.run)?)?
     };
     if arguments.json {
         return print_line(document.trim_end());

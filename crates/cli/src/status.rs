@@ -19,7 +19,7 @@ struct Status {
     schema: &'static str,
     submitted: String,
     #[serde(flatten)]
-    status: RunStatus,
+    run: RunStatus,
 }
 
 pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
@@ -32,7 +32,7 @@ pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
     };
     if arguments.json {
         let submitted = moment(status.line.created_unix_ms);
-        let status = Status { schema: "orchestrator.status/1", submitted, status };
+        let status = Status { schema: "orchestrator.status/1", submitted, run: status };
         let json = serde_json::to_string_pretty(&status).context("failed to encode")?;
         return print_line(&json);
     }

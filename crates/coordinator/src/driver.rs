@@ -101,6 +101,8 @@ pub(crate) struct Driver {
     outbox: Outbox,
     /// The last transaction failed: memory and store may differ.
     failed: bool,
+    /// Runs that end with the transaction at hand.
+    ended: Vec<RunId>,
     /// Runs to load again before anything else.
     stale: Vec<RunId>,
     pause: Pause,
@@ -133,6 +135,7 @@ impl Driver {
             planning: Vec::new(),
             outbox: Outbox::new(live),
             failed: false,
+            ended: Vec::new(),
             stale: Vec::new(),
             pause,
             write_again_at: now,
@@ -193,6 +196,7 @@ impl Driver {
         self.metrics.turned(asked, begun, done.is_ok());
         match &done {
             Ok(()) => {
+                self.ended.clear();
                 self.metrics.stand(self.standing());
                 self.outbox.deliver();
             }
@@ -280,7 +284,7 @@ impl Driver {
             let silent = Ending::Lost(format!("silent for {lease_ms} ms"));
             self.end_session(&session, &silent)?;
         }
-        self.expire_untaken(lease_ms)?;
+        self.expire_unheard(lease_ms)?;
         self.expire_runs()
     }
 

@@ -1,20 +1,22 @@
 //! [`Coordinator`]: the parts put together, started and stopped.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
 
 use orchestrator_proto::{
-    DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, server,
+    Blocking, DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, server,
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
 use orchestrator_run::Stragglers;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpListener,
     sync::{broadcast, mpsc},
     task::AbortHandle,
     time::timeout,
 };
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio_stream::{Stream, wrappers::TcpListenerStream};
 use tokio_util::task::TaskTracker;
+use tonic::transport::server::Connected;
 
 use crate::{
     blobs::{BlobError, Blobs},
@@ -70,7 +72,8 @@ pub struct Coordinator {
     pause: Pause,
     tasks: TaskTracker,
     server: AbortHandle,
-    driver: JoinHandle<()>,
+    /// None where it is one of the tasks.
+    driver: Option<JoinHandle<()>>,
     config: Config,
 }
 
@@ -91,6 +94,24 @@ impl Coordinator {
         let listen = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
+        Self::serve_on(TcpListenerStream::new(listener), address, config, clock).await
+    }
+
+    /// Opens the store and serves whoever comes in by `incoming`, where `address` is ours. For
+    /// simulations, which make their own network and time.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn serve_on<I, T>(
+        incoming: I,
+        address: SocketAddr,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError>
+    where
+        I: Stream<Item = io::Result<T>> + Send + 'static,
+        T: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    {
         let http = match config.http {
             None => None,
             Some(address) => {
@@ -104,8 +125,15 @@ impl Coordinator {
         let (requests, receiver) = handle(life.clone(), pause.clone());
         let (driver, blobs) = open(&config, clock.clone(), told.clone(), pause.clone()).await?;
         let metrics = Metrics::default();
-        let driver = start_driver(driver.measured(metrics.clone()), receiver, life.clone())?;
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
+        let driver = driver.measured(metrics.clone());
+        let driver = match config.blocking {
+            Blocking::Threads => Some(start_driver(driver, receiver, life.clone())?),
+            Blocking::Inline => {
+                tasks.spawn(driver.work(receiver, life.clone()));
+                None
+            }
+        };
         let looks = Looks {
             driver: requests.clone(),
             state: config.state.clone(),
@@ -133,7 +161,7 @@ impl Coordinator {
         };
         tasks.spawn(sweep.work_until(life.clone()));
         let services = Services { handlers, looks, reflection: config.reflection };
-        let server = tasks.spawn(serve(listener, services, life.clone())).abort_handle();
+        let server = tasks.spawn(serve(incoming, services, life.clone())).abort_handle();
         let http = http.map(|(listener, address)| {
             tasks.spawn(http::serve(listener, metrics, life.clone()));
             address
@@ -183,7 +211,8 @@ impl Coordinator {
             tracing::warn!("calls were cut off at the stop of the coordinator");
             self.server.abort();
         }
-        let joined = tokio::task::spawn_blocking(move || self.driver.join());
+        let Some(driver) = self.driver else { return };
+        let joined = tokio::task::spawn_blocking(move || driver.join());
         match timeout(self.config.stop_wait, joined).await {
             Ok(Ok(Ok(()))) => {}
             Ok(_) => tracing::error!("the coordinator's thread has panicked"),
@@ -250,7 +279,11 @@ struct Services {
 }
 
 /// Serves until `life` ends, which an error makes it do.
-async fn serve(listener: TcpListener, services: Services, life: Life) {
+async fn serve<I, T>(incoming: I, services: Services, life: Life)
+where
+    I: Stream<Item = io::Result<T>> + Send + 'static,
+    T: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     let Services { handlers, looks, reflection } = services;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<CoordinatorServer<Handlers>>().await;
@@ -274,7 +307,7 @@ async fn serve(listener: TcpListener, services: Services, life: Life) {
         .add_service(InspectorServer::new(looks).max_encoding_message_size(MESSAGE_LIMIT_BYTES))
         .add_service(health_service)
         .add_optional_service(reflection)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopping)
+        .serve_with_incoming_shutdown(incoming, stopping)
         .await;
     if let Err(error) = served {
         tracing::error!(%error, "the coordinator's server failed");

@@ -56,6 +56,9 @@ pub(crate) struct Store {
     next_token: u64,
     /// First token that is not reserved.
     token_limit: u64,
+    /// A disk that is full at the last moment.
+    #[cfg(test)]
+    pub(crate) refuses_commits: bool,
     _lock: lock::Lock,
 }
 
@@ -90,7 +93,16 @@ impl Store {
         let epoch = start_epoch(&mut connection)?;
         let identity = meta(&connection, "identity")?;
         let (next_token, token_limit) = (1, 1);
-        let mut store = Self { connection, epoch, identity, next_token, token_limit, _lock: lock };
+        let mut store = Self {
+            connection,
+            epoch,
+            identity,
+            next_token,
+            token_limit,
+            #[cfg(test)]
+            refuses_commits: false,
+            _lock: lock,
+        };
         store.reread_tokens()?;
         store.next_token = store.token_limit;
         Ok(store)
@@ -127,6 +139,12 @@ impl Store {
 
     /// Makes everything since [`Store::begin`] durable.
     pub(crate) fn commit(&self) -> Result<(), StoreError> {
+        #[cfg(test)]
+        if self.refuses_commits {
+            let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+            let source = rusqlite::Error::SqliteFailure(full, None);
+            return Err(StoreError::Database { action: "commit a transaction", source });
+        }
         let commit = self.connection.execute_batch("COMMIT");
         commit.map_err(StoreError::database("commit a transaction"))
     }

@@ -68,8 +68,7 @@ impl DecodedCache {
 
     /// Keeps an image under its name if there is room.
     fn put(&self, name: &str, image: &Decoded) {
-        let Some(bytes) = entry::to_bytes(image) else { return };
-        let kept = self.room.write(&self.locks, name, &bytes);
+        let kept = self.room.write(&self.locks, name, &entry::to_bytes(image));
         if let Err(error) = kept {
             debug!(folder = %self.folder.display(), %error, "cannot keep a decoded sample");
         }
@@ -144,7 +143,7 @@ impl<'a> Shelf<'a> {
     /// How many images came from where.
     pub(crate) fn counts(&self) -> ImageCounts {
         let (peak, limit) = self.cache.map_or((0, 0), |cache| {
-            (cache.room.peak(&cache.locks).unwrap_or_default(), cache.room.limit())
+            (Room::peak(&cache.locks).unwrap_or_default(), cache.room.limit())
         });
         ImageCounts {
             decoded: self.decoded.load(Ordering::Relaxed),

@@ -104,7 +104,9 @@ pub fn plan(
     let mut shapes: Vec<Shape> = trials.iter().map(shape).collect();
     // One cut for all trials, so that they share what is decoded of a shard.
     let least_shard = shapes.iter().map(|shape| shape.least_shard).max().unwrap_or(1);
-    shapes.iter_mut().for_each(|shape| shape.least_shard = least_shard);
+    for shape in &mut shapes {
+        shape.least_shard = least_shard;
+    }
     let sizes = sizes(evaluation, facts, &shapes);
     let mut builder = Builder::new(evaluation, facts, base);
     let planned = trials

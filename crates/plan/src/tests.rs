@@ -371,3 +371,21 @@ fn allocator_settings_that_change_nothing_are_said_to() {
     evaluation.memory.allocator = Some("expandable_segments:True".parse().unwrap());
     assert!(about(reasons(&evaluation)));
 }
+
+#[test]
+fn paths_below_data_roots_reach_the_workers_as_they_are() {
+    let mut evaluation = evaluation("[auto]");
+    evaluation.models[0].path = "root:m".to_owned();
+    for dataset in evaluation.datasets.values_mut() {
+        let (orchestrator_spec::Dataset::ImageFolder { path, .. }
+        | orchestrator_spec::Dataset::Captions { path }) = dataset;
+        *path = format!("root:{path}");
+    }
+    let inventory = inventory(1, ByteCount::gib(4));
+    let plan = plan(&evaluation, &facts(10, 1), &inventory, Path::new("/data"), &none()).unwrap();
+    let units = serde_json::to_string(&plan.units).unwrap();
+    for path in ["\"root:m\"", "\"root:a\"", "\"root:b.jsonl\""] {
+        assert!(units.contains(path), "{path} in {units}");
+    }
+    assert!(!units.contains("/data"), "{units}");
+}

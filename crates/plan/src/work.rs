@@ -6,7 +6,9 @@ use std::{
 };
 
 use orchestrator_spec::ModelFacts;
-use orchestrator_types::{Component, DatasetName, Digest, Precision, Shard, UnitId};
+use orchestrator_types::{
+    Component, DatasetName, Digest, Precision, Shard, UnitId, below_data_root,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::UnitRange;
@@ -67,6 +69,15 @@ pub enum Work {
     Rank(Rank),
 }
 
+/// Where a path of an evaluation starts: at `base`, unless it is absolute. One below a data root
+/// stays as it is, because each worker knows where its own root lies.
+pub(crate) fn placed(base: &Path, path: &str) -> PathBuf {
+    match below_data_root(path) {
+        Some(_) => path.into(),
+        None => base.join(path),
+    }
+}
+
 /// Weights and the precision in which they compute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ModelSource {
@@ -81,7 +92,7 @@ pub struct ModelSource {
 impl ModelSource {
     /// The model at `path`, which starts at `base` if it is relative.
     pub(crate) fn of(base: &Path, path: &str, facts: &ModelFacts, precision: Precision) -> Self {
-        Self { folder: base.join(path), weights: facts.weights_blake3, precision }
+        Self { folder: placed(base, path), weights: facts.weights_blake3, precision }
     }
 }
 

@@ -44,6 +44,7 @@ pub const PROTOCOL_MIN: u32 = 3;
 pub mod v1 {
     #![expect(
         clippy::pedantic,
+        clippy::large_enum_variant,
         missing_docs,
         reason = "generated code; the documentation stands in the .proto files"
     )]

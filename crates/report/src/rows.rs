@@ -156,7 +156,8 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A line for each node that read images: how many it decoded, and how often that was not needed.
+/// A line for each node that read images: how many it decoded, and how often that was not needed,
+/// with the cache's peak and limit.
 pub(crate) fn images(nodes: &[Node]) -> Vec<String> {
     let mut sums: BTreeMap<&NodeName, Images> = BTreeMap::new();
     for Node { node, images, .. } in nodes {
@@ -172,7 +173,8 @@ pub(crate) fn images(nodes: &[Node]) -> Vec<String> {
         let cache = if cache_limit_bytes == ByteCount::ZERO {
             "no cache".to_owned()
         } else {
-            format!("its peak {cache_peak_bytes} of {cache_limit_bytes}")
+            let (peak, limit) = (short(Some(cache_peak_bytes)), short(Some(cache_limit_bytes)));
+            format!("{peak} of {limit}")
         };
         format!("{node} decoded {decoded}, took {from_cache} from the cache ({cache})")
     };

@@ -5,7 +5,9 @@
 
 use orchestrator_types::{FencingToken, NodeName, UnitId};
 
-use crate::{Asker, Attempt, Command, Millis, Run, pace::is_slow, unit::UnitState};
+use crate::{
+    Asker, Attempt, Command, Millis, Run, pace::is_slow, trouble::Trouble, unit::UnitState,
+};
 
 /// Units that read the same samples.
 #[derive(Clone, Debug)]
@@ -60,13 +62,13 @@ impl Run {
         let elsewhere = asker.elsewhere.contains(&self.planned(unit).component());
         let attempt = Attempt {
             unit,
-            number: trouble.map_or(0, |trouble| trouble.failures()) + self.live_of(unit) + 1,
+            number: trouble.map_or(0, Trouble::failures) + self.live_of(unit) + 1,
             token,
             session: asker.session,
             node: asker.node,
             slice: asker.slice,
             started: now,
-            terms: trouble.map(|trouble| trouble.terms()).unwrap_or_default(),
+            terms: trouble.map(Trouble::terms).unwrap_or_default(),
             elsewhere,
         };
         self.insert_live(attempt.clone());

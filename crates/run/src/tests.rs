@@ -391,8 +391,8 @@ fn fail_next(run: &mut Run, number: u8, token: u64, class: FailureClass) -> Vec<
 #[test]
 fn texts_that_kill_two_executors_run_alone_and_are_then_given_up_with_what_needs_them() {
     let mut run = Run::new(plan(1), &BTreeMap::new());
-    for token in [1, 2] {
-        let failed = fail_next(&mut run, token as u8, token, FailureClass::Crash);
+    for number in [1_u8, 2] {
+        let failed = fail_next(&mut run, number, number.into(), FailureClass::Crash);
         assert!(matches!(&failed[..], [Command::Failure { last: false, attempt, .. }]
             if !attempt.terms.alone));
     }
@@ -502,11 +502,9 @@ fn the_failure_of_a_twin_leaves_the_other_attempt() {
     let (mut run, straggler) = run_with_a_straggler();
     let unit = run.live()[&straggler].unit;
     drop(run.step(ask(2, 102), Millis(10_000)));
-    for token in [FencingToken(102)] {
-        let class = FailureClass::Crash;
-        let failed = run.step(Event::Failed { token, class, message: "x".into() }, Millis(10_000));
-        assert!(matches!(&failed[..], [Command::Failure { last: false, .. }]));
-    }
+    let (token, class) = (FencingToken(102), FailureClass::Crash);
+    let failed = run.step(Event::Failed { token, class, message: "x".into() }, Millis(10_000));
+    assert!(matches!(&failed[..], [Command::Failure { last: false, .. }]));
     let event = Event::Finished { token: straggler, unit, set_aside: false };
     assert!(matches!(&run.step(event, Millis(10_001))[0], Command::Commit(_)));
 }

@@ -63,7 +63,7 @@ enum End {
 
 /// How a conversation with the executor ended.
 enum Said {
-    Result(v1::UnitResult),
+    Result(Box<v1::UnitResult>),
     Failure(v1::Failure),
     /// It lives and does not want to.
     Refused(Refusal),
@@ -200,7 +200,7 @@ impl Attempt<'_> {
         match said {
             Said::Result(result) => {
                 self.supervisor.succeeded();
-                UnitResult::try_from(result)
+                UnitResult::try_from(*result)
                     .map_err(|error| broken(format!("the executor's result is wrong: {error}")))
             }
             Said::Failure(failure) => {
@@ -315,7 +315,7 @@ async fn listen(
                     pace.hear(&progress, Instant::now());
                     running.report(progress);
                 }
-                Some(Event::Result(result)) => return Some(Said::Result(result)),
+                Some(Event::Result(result)) => return Some(Said::Result(Box::new(result))),
                 Some(Event::Failure(failure)) => return Some(Said::Failure(failure)),
                 // An event of a newer minor version.
                 None => {}

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use orchestrator_coordinator::{Config, Coordinator, StartError};
 
 use super::{
@@ -124,7 +124,7 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         settings.state.display()
     ));
     let ended = tokio::select! {
-        ended = coordinator.ended() => ended.map_err(|error| Failure::internal(error)),
+        ended = coordinator.ended() => ended.map_err(Failure::internal),
         () = stop.asked() => {
             say("stopping; every run is kept, and goes on when the coordinator is started again");
             Ok(())
@@ -145,8 +145,7 @@ fn not_started(error: StartError) -> Failure {
         | StartError::Thread(_)
         | StartError::Defect(_) => Exit::Internal,
     };
-    let error = Err::<(), _>(error).context("the coordinator does not start").unwrap_err();
-    Failure::new(exit, error)
+    Failure::new(exit, anyhow::Error::new(error).context("the coordinator does not start"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow, ensure};
 use orchestrator_types::{ByteCount, DataRootName, NodeName};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 
-use crate::{args::service::LogFormat, devices::DeviceChoice, duration::Time};
+use crate::{args::service::LogFormat, devices::DeviceChoice, duration::Time, inventory};
 
 /// A file of settings is small; a larger one is not what it is meant to be.
 const LIMIT_BYTES: u64 = 256 << 10;
@@ -35,6 +35,7 @@ pub(crate) struct WorkerFile {
     pub(crate) coordinator: Option<String>,
     #[serde(deserialize_with = "devices")]
     pub(crate) device: Vec<DeviceChoice>,
+    #[serde(deserialize_with = "size")]
     pub(crate) quota: Option<ByteCount>,
     pub(crate) slices: Option<u32>,
     pub(crate) name: Option<NodeName>,
@@ -43,6 +44,11 @@ pub(crate) struct WorkerFile {
     pub(crate) grace: Option<Time>,
     pub(crate) insecure_plaintext: Option<bool>,
     pub(crate) log_format: Option<LogFormat>,
+}
+
+/// A size with its unit.
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteCount>, D::Error> {
+    inventory::size(from).map(Some)
 }
 
 /// One device, or a list of them.

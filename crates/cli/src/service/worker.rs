@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use orchestrator_proto::{Blocking, Dial};
 use orchestrator_types::{ByteCount, DeviceId, NodeName};
 use orchestrator_worker::{
@@ -121,6 +121,9 @@ fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Fail
 
 async fn work(config: Config) -> Result<Exit, Failure> {
     let mut stop = Interrupt::new()?;
+    if let Err(error) = orchestrator_worker::adopt_orphans() {
+        tracing::warn!(%error, "what an executor leaves behind is reaped by others");
+    }
     let ready = announcement(&config);
     let grace = config.limits.grace;
     let mut agent = tokio::select! {
@@ -168,8 +171,7 @@ fn not_started(error: StartError) -> Failure {
         | StartError::SocketPath { .. } => Exit::Usage,
         StartError::Executor { .. } => Exit::Internal,
     };
-    let error = Err::<(), _>(error).context("the worker does not start").unwrap_err();
-    Failure::new(exit, error)
+    Failure::new(exit, anyhow::Error::new(error).context("the worker does not start"))
 }
 
 fn given_up(error: AgentError) -> Failure {

@@ -48,10 +48,8 @@ pub(super) struct ActiveRun {
 pub(super) struct Granted {
     /// By the wall clock, in milliseconds since 1970.
     pub at_unix_ms: i64,
-    /// By ours.
-    pub at: Millis,
-    /// Whether its worker has spoken of it.
-    pub taken: bool,
+    /// When its worker spoke of it last; at first the grant itself.
+    pub heard: Millis,
     /// Whether an earlier life of the coordinator granted it.
     pub inherited: bool,
 }
@@ -139,8 +137,7 @@ impl ActiveRun {
                 store.end_lease(token)?;
                 continue;
             }
-            let granted =
-                Granted { at_unix_ms: leased_unix_ms, at: now, taken: false, inherited: true };
+            let granted = Granted { at_unix_ms: leased_unix_ms, heard: now, inherited: true };
             self.granted.insert(token, granted);
             holders.push(holder);
         }
@@ -160,10 +157,15 @@ impl ActiveRun {
     }
 
     /// Its worker has spoken of the attempt.
-    pub(super) fn take(&mut self, token: FencingToken) {
+    pub(super) fn hear_of(&mut self, token: FencingToken, now: Millis) {
         if let Some(granted) = self.granted.get_mut(&token) {
-            (granted.taken, granted.inherited) = (true, false);
+            (granted.heard, granted.inherited) = (now, false);
         }
+    }
+
+    /// Nobody could speak of attempts for a while.
+    pub(super) fn renew(&mut self, now: Millis) {
+        self.granted.values_mut().for_each(|granted| granted.heard = now);
     }
 
     /// Components that hosts other than `node` may run.

@@ -58,6 +58,7 @@ impl Driver {
         self.failed = true;
         self.outbox.clear();
         self.stale.extend(std::mem::take(&mut self.runs).into_keys());
+        self.stale.append(&mut self.ended);
         if let Some(reason) = error.unwritable() {
             self.pause.begin(&reason);
             self.metrics.paused(true);
@@ -82,6 +83,9 @@ impl Driver {
         }
         // Nobody could renew what was not taken in.
         self.sessions.renew(self.now);
+        for active in self.runs.values_mut() {
+            active.renew(self.now);
+        }
         self.pause.end();
         self.metrics.paused(false);
         true

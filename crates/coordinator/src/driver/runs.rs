@@ -121,9 +121,11 @@ impl Driver {
         active.perform(Command::End(state), None, &mut book).map(drop)
     }
 
+    /// A run that has ended is no longer in work; until that is stored, it may have to come back.
     pub(super) fn forget_if_ended(&mut self, run: &RunId) {
         if self.runs.get(run).is_some_and(|active| active.run.state() != RunState::Running) {
             self.runs.remove(run);
+            self.ended.push(run.clone());
         }
     }
 

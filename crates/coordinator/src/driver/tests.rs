@@ -488,6 +488,35 @@ fn a_turn_that_cannot_be_stored_answers_nobody_and_changes_nothing() {
     assert_eq!(bench.state_of(&run), RunState::Complete);
 }
 
+/// Found by the simulation: a run that ended in memory only was never heard of again.
+#[test]
+fn a_run_whose_end_cannot_be_stored_has_not_ended() {
+    let mut bench = Bench::new();
+    let worker = bench.worker("a");
+    let (run, units) = bench.submit("r");
+    for _ in 1..units {
+        let assignment = bench.lease(&worker).unwrap();
+        assert_eq!(bench.commit(&worker, &assignment), Ok(CommitOutcome::Committed));
+    }
+    let last = bench.lease(&worker).unwrap();
+    bench.driver.store.refuses_commits = true;
+    let finished = FinishedUnit {
+        run: last.run.clone(),
+        unit: last.unit,
+        token: last.token,
+        result: fixtures::result(&last),
+    };
+    let session = worker.session.clone();
+    let mut unanswered = bench.send(|reply| Request::Commit(session, vec![finished], reply));
+    assert!(unanswered.try_recv().is_err());
+    assert_eq!(bench.state_of(&run), RunState::Running);
+    bench.driver.store.refuses_commits = false;
+    bench.pass(1_000);
+    assert_eq!(bench.heartbeat(&worker, &[last.token]), [], "it still counts");
+    assert_eq!(bench.commit(&worker, &last), Ok(CommitOutcome::Committed));
+    assert_eq!(bench.state_of(&run), RunState::Complete);
+}
+
 #[test]
 fn progress_never_goes_back_when_an_attempt_is_lost() {
     let mut bench = Bench::new();

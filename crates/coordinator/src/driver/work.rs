@@ -104,12 +104,12 @@ impl Driver {
     }
 
     fn still_live(&mut self, worker: &Registration) -> Vec<FencingToken> {
-        let mut keep = Vec::new();
+        let (mut keep, now) = (Vec::new(), self.now);
         for token in &worker.held {
             for active in self.runs.values_mut() {
                 let attempt = active.run.live().get(token);
                 if attempt.is_some_and(|attempt| attempt.session == worker.session) {
-                    active.take(*token);
+                    active.hear_of(*token, now);
                     keep.push(*token);
                 }
             }
@@ -161,7 +161,7 @@ impl Driver {
         if !known.registered {
             return Err(session_over(session));
         }
-        let mut revoked = Vec::new();
+        let (mut revoked, now) = (Vec::new(), self.now);
         for report in attempts {
             let live = self.runs.values_mut().find(|active| {
                 let attempt = active.run.live().get(&report.token);
@@ -169,7 +169,7 @@ impl Driver {
             });
             match live {
                 Some(active) => {
-                    active.take(report.token);
+                    active.hear_of(report.token, now);
                     active.progress.report(*report);
                 }
                 None => revoked.push(report.token),
@@ -178,15 +178,15 @@ impl Driver {
         Ok(revoked)
     }
 
-    /// Attempts that no worker ever spoke of: the reply that granted them was lost.
-    pub(super) fn expire_untaken(&mut self, lease_ms: u64) -> Result<(), StoreError> {
+    /// Attempts of which no worker speaks: the reply that granted them was lost, or their end was.
+    pub(super) fn expire_unheard(&mut self, lease_ms: u64) -> Result<(), StoreError> {
         let mut expired: Vec<(RunId, FencingToken)> = Vec::new();
         for (run, active) in &self.runs {
-            let untaken = active.granted.iter().filter(|(_, granted)| !granted.taken);
-            let late = untaken.filter(|(_, granted)| granted.at.after(lease_ms) <= self.now);
+            let late = |granted: &Granted| granted.heard.after(lease_ms) <= self.now;
+            let late = active.granted.iter().filter(|(_, granted)| late(granted));
             expired.extend(late.map(|(token, _)| (run.clone(), *token)));
         }
-        self.fail_all(expired, "its worker never reported it")
+        self.fail_all(expired, "its worker does not report it")
     }
 
     fn fail_all(
@@ -305,8 +305,8 @@ impl Driver {
         token: FencingToken,
     ) -> Result<Assignment, StoreError> {
         let active = self.runs.get_mut(run).expect("a run with a live attempt is active");
-        let (at_unix_ms, at) = (self.at_unix_ms, self.now);
-        let granted = Granted { at_unix_ms, at, taken: false, inherited: false };
+        let (at_unix_ms, heard) = (self.at_unix_ms, self.now);
+        let granted = Granted { at_unix_ms, heard, inherited: false };
         active.granted.insert(token, granted);
         if let Some(session) = self.sessions.get(&call.session) {
             active.know_slice(&call.slice, &session.libtorch, &self.store)?;

@@ -14,15 +14,14 @@ const REASON: u8 = 2;
 /// Magic and kind, the file's digest, the checksum of all the rest.
 const HEADER: usize = 8 + 32 + 32;
 
-/// `None` where there is nothing to keep.
-pub(super) fn to_bytes(image: &Decoded) -> Option<Vec<u8>> {
+pub(super) fn to_bytes(image: &Decoded) -> Vec<u8> {
     let (kind, content) = match &image.crop {
         Ok(crop) => (CROP, crop.pixels()),
         Err(reason) => (REASON, reason.as_bytes()),
     };
     let sum = checksum(kind, image.file.as_bytes(), content);
     let parts = [&MAGIC[..], &[kind], image.file.as_bytes(), sum.as_bytes(), content];
-    Some(parts.concat())
+    parts.concat()
 }
 
 /// `None` if there is no such file; a reason if it is not what it should be.

@@ -88,6 +88,7 @@ impl Locks {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the kernel's constants are small")]
 fn take(file: &File, at: i64) -> Result<(), Errno> {
     let range = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -60,7 +60,7 @@ impl Room {
     }
 
     /// Most bytes that were ever counted.
-    pub(super) fn peak(&self, locks: &Locks) -> io::Result<u64> {
+    pub(super) fn peak(locks: &Locks) -> io::Result<u64> {
         Ok(Count::read(&locks.file()?).peak)
     }
 
@@ -102,12 +102,12 @@ impl Room {
     pub(super) fn remove(&self, locks: &Locks, name: &str) {
         let path = self.folder.join(name);
         let Some(lock) = locks.of_count() else { return };
-        self.remove_counted(&path, &lock).unwrap_or_else(
+        Self::remove_counted(&path, &lock).unwrap_or_else(
             |error| debug!(path = %path.display(), %error, "cannot remove a decoded sample"),
         );
     }
 
-    fn remove_counted(&self, path: &Path, lock: &Lock) -> io::Result<()> {
+    fn remove_counted(path: &Path, lock: &Lock) -> io::Result<()> {
         let size = fs::metadata(path)?.len();
         fs::remove_file(path)?;
         let count = Count::read(lock.file());

@@ -49,8 +49,8 @@ impl Place {
         images.map(|file| file.metadata().unwrap().len()).sum()
     }
 
-    fn colour(&self, shelf: &Shelf<'_>, path: &Path) -> Result<u8, String> {
-        let image = shelf.image(path, &self.attempt, || decode(path));
+    fn colour(&self, from: &Shelf<'_>, path: &Path) -> Result<u8, String> {
+        let image = from.image(path, &self.attempt, || decode(path));
         image.crop.map(|crop| crop.pixels()[0])
     }
 }
@@ -150,7 +150,7 @@ fn a_damaged_image_is_decoded_again_and_replaced() {
         let shelf = Shelf::new(Some(&cache), &recipe);
         assert_eq!((place.colour(&shelf, &path), counted(&shelf)), (Ok(3), (1, 0)));
         assert_eq!(fs::read(&file).unwrap(), whole);
-        assert!(cache.room.peak(&cache.locks).unwrap() >= place.kept());
+        assert!(Room::peak(&cache.locks).unwrap() >= place.kept());
     }
 }
 

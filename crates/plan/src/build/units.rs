@@ -8,17 +8,17 @@ use std::{
 use orchestrator_spec::{
     CaptionChoice, Dataset, DatasetFacts, Evaluation, Facts, ModelFacts, OnBadSample, Task, Trial,
 };
-use orchestrator_types::{DatasetName, Shard, UnitId, below_data_root, shards};
+use orchestrator_types::{DatasetName, Shard, UnitId, shards};
 
 use super::{
     PlanError,
     shape::{Shape, TEXT_TILE},
 };
-use crate::claim::Sizes;
 use crate::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
     SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work, recipe,
 };
+use crate::{claim::Sizes, work::placed};
 
 /// A shard is the most that a crash can lose, and small enough that slices end together.
 const SHARD_SAMPLES: u32 = 256;
@@ -143,12 +143,8 @@ impl<'a> Builder<'a> {
         Ok(DatasetSource { name: name.clone(), source, manifest: facts.manifest_digest })
     }
 
-    /// A path below a data root stays as it is: each worker knows where its own root lies.
     fn absolute(&self, path: &str) -> PathBuf {
-        match below_data_root(path) {
-            Some(_) => path.into(),
-            None => self.base.join(path),
-        }
+        placed(self.base, path)
     }
 
     fn push(&mut self, work: Work, needs: Vec<UnitRange>, rows: u32) {

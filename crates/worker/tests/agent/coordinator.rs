@@ -8,7 +8,7 @@ use std::{
 };
 
 use orchestrator_proto::{
-    Refusal, RefusalCode, server,
+    PROTOCOL_VERSION, Refusal, RefusalCode, server,
     v1::{
         self,
         coordinator_server::{Coordinator, CoordinatorServer},
@@ -39,8 +39,11 @@ pub(crate) struct Notes {
     pub(crate) leased: BTreeMap<(String, String), v1::Assignment>,
     pub(crate) progress: Vec<v1::AttemptProgress>,
     pub(crate) revoked: Vec<u64>,
-    pub(crate) committed: Vec<v1::CommitRequest>,
+    pub(crate) committed: Vec<v1::Finished>,
     pub(crate) failed: Vec<v1::FailRequest>,
+    pub(crate) goodbyes: Vec<v1::GoodbyeRequest>,
+    /// Attempts of a worker that says hello count no more.
+    pub(crate) forgets: bool,
     /// So many answers are lost after the deed was done.
     pub(crate) lost_answers: u32,
     /// Registration is refused with this.
@@ -158,11 +161,17 @@ impl Coordinator for Desk {
             if let Some(refusal) = &notes.refuses {
                 return Err(refusal.clone().into());
             }
-            notes.registered.push(request.into_inner());
-            notes.session = format!("session-{}", notes.registered.len());
-            let session = notes.session.clone();
-            let reply = v1::RegisterReply { session, epoch: 1, heartbeat_ms: 50, lease_ms: 5000 };
-            Ok(Response::new(reply))
+            let request = request.into_inner();
+            notes.session.clone_from(&request.session);
+            let keep = if notes.forgets { Vec::new() } else { request.held.clone() };
+            notes.registered.push(request);
+            Ok(Response::new(v1::RegisterReply {
+                protocol: PROTOCOL_VERSION,
+                epoch: 1,
+                heartbeat_ms: 50,
+                lease_ms: 5000,
+                keep,
+            }))
         })
     }
 
@@ -197,7 +206,7 @@ impl Coordinator for Desk {
             {
                 notes.leased.insert(key.clone(), unit);
             }
-            v1::LeaseReply { assignment: notes.leased.get(&key).cloned() }
+            v1::LeaseReply { assignments: notes.leased.get(&key).cloned().into_iter().collect() }
         })
     }
 
@@ -221,21 +230,34 @@ impl Coordinator for Desk {
         &self,
         request: Request<v1::CommitRequest>,
     ) -> Result<Response<v1::CommitReply>, Status> {
+        let v1::CommitRequest { session, finished } = request.into_inner();
+        self.answer(&session, |notes| {
+            let answers = finished.into_iter().map(|one| {
+                let outcome = if notes.committed.iter().any(|known| known.token == one.token) {
+                    v1::CommitOutcome::AlreadyCommitted
+                } else {
+                    let inline = one.result.as_ref().and_then(|result| result.inline_blob.clone());
+                    if let Some(bytes) = inline {
+                        notes.blobs.insert(Digest::of(&bytes), bytes);
+                    }
+                    notes.committed.push(one);
+                    v1::CommitOutcome::Committed
+                };
+                v1::CommitAnswer { outcome: outcome.into(), problem: String::new() }
+            });
+            v1::CommitReply { answers: answers.collect() }
+        })
+    }
+
+    async fn goodbye(
+        &self,
+        request: Request<v1::GoodbyeRequest>,
+    ) -> Result<Response<v1::GoodbyeReply>, Status> {
         let request = request.into_inner();
         let session = request.session.clone();
         self.answer(&session, |notes| {
-            let known = notes.committed.iter().any(|commit| commit.token == request.token);
-            let outcome = if known {
-                v1::CommitOutcome::AlreadyCommitted
-            } else {
-                let inline = request.result.as_ref().and_then(|result| result.inline_blob.clone());
-                if let Some(bytes) = inline {
-                    notes.blobs.insert(Digest::of(&bytes), bytes);
-                }
-                notes.committed.push(request);
-                v1::CommitOutcome::Committed
-            };
-            v1::CommitReply { outcome: outcome.into() }
+            notes.goodbyes.push(request);
+            v1::GoodbyeReply {}
         })
     }
 

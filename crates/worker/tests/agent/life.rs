@@ -25,7 +25,7 @@ trials![
     a_session_that_is_over_is_replaced,
     a_coordinators_restart_is_survived,
     an_agent_gives_up_in_the_end,
-    heartbeats_without_an_answer_end_the_session,
+    an_agent_whose_heartbeats_are_not_answered_gives_up,
     an_agent_without_a_working_executor_says_so,
     a_slice_without_an_executor_is_given_up_and_the_others_go_on,
     shutdown_leaves_no_process,
@@ -56,7 +56,10 @@ async fn a_session_that_is_over_is_replaced() {
     let before = workplace.executors();
     workplace.hand_out(HANGS);
     workplace.computing(HANGS).await;
-    workplace.coordinator.change(|notes| notes.session = "none".into());
+    workplace.coordinator.change(|notes| {
+        notes.session = "none".into();
+        notes.forgets = true;
+    });
     until("the executor to stop", || workplace.cache().join("stopped").exists()).await;
     workplace.hand_out(1);
     workplace.committed(1).await;
@@ -99,18 +102,16 @@ async fn an_agent_gives_up_in_the_end() {
     assert!(executors.into_iter().all(is_gone), "its executors went first");
 }
 
-async fn heartbeats_without_an_answer_end_the_session() {
+async fn an_agent_whose_heartbeats_are_not_answered_gives_up() {
     let workplace = Workplace::new().await;
     let mut config = workplace.config(1);
     config.limits.reconnect = Duration::from_millis(300);
-    let agent = Agent::start(config).await.unwrap();
-    let coordinator = &workplace.coordinator;
-    coordinator.change(|notes| notes.deaf_to_heartbeats = true);
-    coordinator.until("another registration", |notes| notes.registered.len() == 2).await;
-    coordinator.change(|notes| notes.deaf_to_heartbeats = false);
-    workplace.hand_out(1);
-    workplace.committed(1).await;
-    agent.shutdown().await;
+    let mut agent = Agent::start(config).await.unwrap();
+    let executors = workplace.executors();
+    workplace.coordinator.change(|notes| notes.deaf_to_heartbeats = true);
+    let error = agent.ended().await.unwrap_err();
+    assert!(matches!(error, AgentError::Register(RegisterError::Unreachable { .. })), "{error}");
+    assert!(executors.into_iter().all(is_gone));
 }
 
 async fn an_agent_without_a_working_executor_says_so() {
@@ -194,6 +195,7 @@ async fn shutdown_leaves_what_its_grace_is_too_short_for() {
     assert!(executors.into_iter().all(is_gone));
     let notes = workplace.coordinator.notes();
     assert!(notes.committed.is_empty() && notes.failed.is_empty(), "nothing has failed");
+    assert_eq!(notes.goodbyes.len(), 1, "the unit is handed back");
 }
 
 async fn a_stubborn_executor_is_killed() {

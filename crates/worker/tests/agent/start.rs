@@ -93,7 +93,7 @@ async fn an_executor_of_another_build_is_refused() {
     workplace.mode("other build");
     insta::assert_snapshot!(told(&workplace, workplace.config(1)).await, @r"
     the executor of slice here.0 does not start
-      because [executor] is build other, protocol 2, and this is build test, protocol 2; install both programs from one build
+      because [executor] is build other, protocol 3, and this is build test, protocol 3; install both programs from one build
     ");
 }
 

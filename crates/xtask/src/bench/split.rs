@@ -34,12 +34,11 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
-    let binaries = match &asked.binaries {
-        Some(folder) => folder.canonicalize().context("no such folder of binaries")?,
-        None => {
-            setup::run(checkout, false)?;
-            demo::release_binaries(&BuildCache::choose(checkout)?)?
-        }
+    let binaries = if let Some(folder) = &asked.binaries {
+        folder.canonicalize().context("no such folder of binaries")?
+    } else {
+        setup::run(checkout, false)?;
+        demo::release_binaries(&BuildCache::choose(checkout)?)?
     };
     let build = asked.binaries.as_ref().map_or("release build", |_| "binaries that were given");
     let head = "| images | one slice, s | two slices, s | planner, s | planner / one | planner / two \

@@ -1,0 +1,248 @@
+//! One seed: a coordinator, three workers, a client and somebody who replays messages, in a network
+//! and a time that are made up; checked after every step that is due, and at the end against a run
+//! without faults.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use orchestrator_coordinator::{Clock, Config, Coordinator, Reader, UnitStage, check_store};
+use orchestrator_proto::{Blocking, domain::SliceOffer};
+use orchestrator_run::Millis;
+use orchestrator_types::{ByteCount, DeviceId};
+use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
+use tokio::time::sleep;
+
+use crate::{
+    executor::{Executors, Pretend},
+    faults::{Faults, WORKERS, free_disk},
+    job::{self, Flaws},
+    mischief::mischief,
+    network,
+    random::Random,
+    user::{Seen, Story, evaluate},
+};
+
+const TICK: Duration = Duration::from_millis(10);
+const LEASE: Duration = Duration::from_secs(2);
+/// Between two looks at the store from outside.
+const LOOK: Duration = Duration::from_millis(250);
+/// A run ends within this time after the faults (I9).
+const BOUND: Duration = Duration::from_secs(150);
+/// 2026-01-01, where the simulation's wall clock starts.
+const EPOCH_MS: i64 = 1_767_225_600_000;
+
+/// How one seed is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) faults: u32,
+    pub(crate) flaws: Flaws,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// The trials of the report, without times.
+    pub(crate) metrics: String,
+    pub(crate) struck: BTreeMap<&'static str, u64>,
+    pub(crate) story: Story,
+    pub(crate) took: Duration,
+}
+
+/// The options that follow from a seed.
+pub(crate) fn options(seed: u64) -> Options {
+    let mut random = Random::new(seed ^ 0x0F1A);
+    let faults = u32::try_from(random.within(2..9)).expect("it is small");
+    let flaws = Flaws {
+        unreadable: random.one_in(2).then_some(700),
+        deadly: random.one_in(4).then_some(1_234),
+    };
+    Options { faults, flaws }
+}
+
+struct SimulatedClock(Arc<AtomicI64>);
+
+impl Clock for SimulatedClock {
+    fn now(&self) -> Millis {
+        Millis(u64::try_from(turmoil::elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn unix_ms(&self) -> i64 {
+        let elapsed = turmoil::sim_elapsed().unwrap_or_default();
+        let elapsed = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+        EPOCH_MS + elapsed + self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs a seed; panics where a promise is broken.
+pub(crate) fn run(seed: u64, options: Options) -> Outcome {
+    let folder = tempfile::tempdir_in(shared_memory()).expect("a folder in memory");
+    let state = folder.path().join("state");
+    let (executors, told) = (Executors::default(), Seen::default());
+    let mut faults = Faults::new(seed, options.faults, &state, executors.clone());
+    let mut sim = turmoil::Builder::new()
+        .rng_seed(seed)
+        .epoch(std::time::UNIX_EPOCH + Duration::from_millis(EPOCH_MS.cast_unsigned()))
+        .simulation_duration(Duration::from_secs(1_000))
+        .tick_duration(TICK)
+        .min_message_latency(Duration::from_millis(1))
+        .max_message_latency(Duration::from_millis(20))
+        .tcp_capacity(4_096)
+        .enable_random_order()
+        .build();
+    {
+        let (state, jump) = (state.clone(), faults.jump_ms.clone());
+        sim.host("coordinator", move || coordinate(state.clone(), jump.clone()));
+    }
+    for name in WORKERS {
+        let (executors, folder) = (executors.clone(), folder.path().join(name));
+        let lives = Arc::new(AtomicU64::new(0));
+        let flaws = options.flaws;
+        sim.host(name, move || {
+            let life = lives.fetch_add(1, Ordering::Relaxed) + 1;
+            work(name, life, folder.clone(), executors.clone(), flaws, seed)
+        });
+    }
+    let (replays, again) = (faults.replays.clone(), executors.clone());
+    sim.host("mischief", move || mischief(replays.clone(), again.clone(), seed));
+    let client = told.clone();
+    sim.client("user", async move {
+        evaluate(client).await;
+        Ok(())
+    });
+    let (mut looked, mut calm_since) = (Duration::ZERO, None);
+    loop {
+        let done = sim.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let now = sim.elapsed();
+        if done {
+            break;
+        }
+        faults.step(&mut sim);
+        if now >= looked + LOOK {
+            looked = now;
+            look(seed, &state, &told);
+        }
+        if faults.are_over() {
+            let since = *calm_since.get_or_insert(now);
+            assert!(
+                now < since + BOUND,
+                "I9: seed {seed} does not end: {:#?}",
+                told.story().counts
+            );
+        }
+    }
+    free_disk();
+    look(seed, &state, &told);
+    let story = told.story().clone();
+    let report = story.report.clone().expect("the client has fetched it");
+    let (struck, took) = (faults.struck.clone(), sim.elapsed());
+    Outcome { metrics: metrics(&report), struck, story, took }
+}
+
+/// The checks from outside: the store keeps its promises, and what was told is kept (I5).
+fn look(number: u64, state: &Path, told: &Seen) {
+    if !state.join("store.sqlite").is_file() {
+        return;
+    }
+    let Ok(violations) = check_store(state) else { return };
+    assert!(violations.is_empty(), "seed {number}: {violations:?}");
+    let reader = Reader::open(state).expect("a store that was checked");
+    let run = job::RUN.parse().expect("a legal name");
+    let units = reader.units(&run).expect("its units are read");
+    let kept: std::collections::BTreeSet<u32> = units
+        .iter()
+        .filter(|row| row.stage == UnitStage::Committed)
+        .map(|row| row.unit.0)
+        .collect();
+    let told = told.story().committed.clone();
+    assert!(told.is_subset(&kept), "I5: seed {number}: told and lost: {:?}", &told - &kept);
+}
+
+async fn coordinate(state: PathBuf, jump: Arc<AtomicI64>) -> turmoil::Result {
+    // A lock of the life before goes with its last task.
+    let address = ([0, 0, 0, 0], network::PORT).into();
+    let config = Config {
+        expected_slices: 6,
+        slice_wait: Duration::from_secs(5),
+        heartbeat: Duration::from_millis(200),
+        lease: LEASE,
+        continue_interrupted: true,
+        straggler: Duration::from_millis(1_500),
+        blocking: Blocking::Inline,
+        ..Config::local(state)
+    };
+    let incoming = network::incoming().await?;
+    let clock = Arc::new(SimulatedClock(jump));
+    let coordinator = Coordinator::serve_on(incoming, address, config, clock).await?;
+    coordinator.ended().await?;
+    Ok(())
+}
+
+async fn work(
+    name: &'static str,
+    life: u64,
+    folder: PathBuf,
+    executors: Executors,
+    flaws: Flaws,
+    seed: u64,
+) -> turmoil::Result {
+    let mut tries = 0_u32;
+    loop {
+        tries += 1;
+        let offer = |number: u32| SliceOffer {
+            id: format!("{name}.{number}").parse().expect("a legal name"),
+            node: name.parse().expect("a legal name"),
+            device: DeviceId::Cpu,
+            threads: 2,
+            memory_bytes: ByteCount::gib(1),
+        };
+        let build = orchestrator_proto::BUILD.to_owned();
+        let doors = Arc::new(Mutex::new(BTreeMap::new()));
+        let launch =
+            Pretend { executors: executors.clone(), flaws, seed, build: build.clone(), doors };
+        let config = AgentConfig {
+            coordinator: network::ADDRESS.to_owned(),
+            dial: network::dial(),
+            session: format!("{name}-life-{life}-{tries}").parse().expect("a legal name"),
+            node: name.parse().expect("a legal name"),
+            slices: (0..2).map(offer).collect(),
+            executor: "none".into(),
+            launch: Arc::new(launch),
+            blocking: Blocking::Inline,
+            scratch: folder.join("scratch"),
+            cache: folder.join("cache"),
+            data: DataAccess::anywhere(Vec::new()).expect("no root is named"),
+            build,
+            limits: Limits { reconnect: Duration::from_mins(1), ..Limits::default() },
+        };
+        fs::create_dir_all(&folder)?;
+        // A coordinator that is away, or a name that was taken: once more, as a service would.
+        if let Ok(mut agent) = Agent::start(config).await {
+            drop(agent.ended().await);
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What must not depend on faults: the trials without their times.
+fn metrics(report: &str) -> String {
+    let mut report: serde_json::Value = serde_json::from_str(report).expect("it is JSON");
+    let trials = report["trials"].as_array_mut().expect("there are trials");
+    for trial in trials {
+        let trial = trial.as_object_mut().expect("a trial is an object");
+        trial.retain(|key, _| key == "tasks" || key == "model" || key == "precision");
+    }
+    serde_json::to_string_pretty(&report["trials"]).expect("it has a JSON form")
+}
+
+fn shared_memory() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() { memory } else { std::env::temp_dir() }
+}
