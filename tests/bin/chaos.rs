@@ -128,6 +128,8 @@ impl Loop {
         let mut cluster = start();
         let evaluation = small_evaluation(cluster.home(), IMAGES, "[auto]");
         let mut submit = cluster.submit(&evaluation, &["--set", "placement.split=always"]);
+        // Before, a client that finds no coordinator ends at once, as it should.
+        cluster.wait_for_status("the run", |_| true);
         for _ in 0..KILLS_A_RUN {
             let delay = self.chance.delay(MEAN);
             if self.kills() >= self.wanted || ended_within(&mut submit, delay) {
@@ -176,7 +178,9 @@ impl Loop {
 
 fn start() -> Cluster {
     let mut cluster = Cluster::start(Setup::default());
-    WORKERS.iter().for_each(|worker| cluster.start_worker(worker));
+    for worker in WORKERS {
+        cluster.start_worker(worker);
+    }
     cluster
 }
 

@@ -48,7 +48,9 @@ fn needs_root_a_host_that_is_cut_off_is_fenced_and_comes_back() {
     }
     let evaluation = evaluation(&cluster);
     // Nobody gets anything done before we know who has a tiny unit.
-    hosts[1..].iter().for_each(|worker| cluster.freeze_executors(worker));
+    for worker in &hosts[1..] {
+        cluster.freeze_executors(worker);
+    }
     let submit = cluster.submit(&evaluation, &[]);
     let mut found = None;
     cluster.wait_for_status("an attempt on a tiny unit", |status| {
@@ -61,7 +63,9 @@ fn needs_root_a_host_that_is_cut_off_is_fenced_and_comes_back() {
     let lease = open.iter().find(|lease| Some(lease.unit) == found).unwrap().clone();
     let worker = lease.slice.strip_suffix(".0").unwrap().to_owned();
     cluster.network().cut_off(&worker);
-    hosts[1..].iter().for_each(|worker| cluster.continue_executors(worker));
+    for worker in &hosts[1..] {
+        cluster.continue_executors(worker);
+    }
     cluster.wait_for_history("the loss", |history| history.count("worker_lost") == 1);
     assert!(!cluster.history().open().contains(&lease));
     cluster.network().connect(&worker);

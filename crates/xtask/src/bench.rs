@@ -4,6 +4,7 @@
 //! noisy machine; what is printed is the median over the rounds with its range. A benchmark never
 //! passes or fails: the figures are kept, with their targets, in tests/bench/RESULTS.md.
 
+mod chaos;
 mod cpu;
 mod memory;
 mod python;
@@ -13,6 +14,7 @@ mod split;
 
 use anyhow::{Context, Result};
 
+pub(crate) use chaos::{Asked as AskedChaos, run as chaos};
 pub(crate) use cpu::run as cpu;
 pub(crate) use memory::{Asked, run as memory};
 pub(crate) use split::{Asked as AskedSplit, run as split};

@@ -76,6 +76,10 @@ enum Bench {
     ///
     /// Writes its table into tests/bench/RESULTS.md.
     Memory(bench::Asked),
+    /// Executors, agents and coordinators killed again and again; every run is checked
+    ///
+    /// Can be stopped and called again. Writes its table into tests/bench/RESULTS.md.
+    Chaos(bench::AskedChaos),
     /// A light and a whole job on one slice, on two, and as the planner chooses
     ///
     /// Writes its table into tests/bench/RESULTS.md.
@@ -99,6 +103,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
+        Verb::Bench(Bench::Chaos(asked)) => {
+            bench::chaos(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Bench(Bench::Memory(asked)) => {
             bench::memory(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
