@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use orchestrator_coordinator::BlobPlace;
 use orchestrator_types::{ByteCount, NodeName};
 use orchestrator_worker::DataRoot;
 use serde::Deserialize;
@@ -33,6 +34,10 @@ pub(crate) struct Coordinator {
     /// time [default: $XDG_STATE_HOME/orchestrator/coordinator]
     #[arg(long, value_name = "DIR", env = "ORCHESTRATOR_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
+    /// Where large results lie: file:///…, s3://bucket/prefix, gs://… or az://…, with credentials
+    /// from the usual variables [default: in the state folder]
+    #[arg(long, value_name = "URL", env = "ORCHESTRATOR_BLOBS", hide_env_values = true)]
+    pub(crate) blobs: Option<BlobPlace>,
     /// Silence after which a worker is lost and its work goes to others [default: 30 s]
     #[arg(long, value_name = "TIME", env = "ORCHESTRATOR_LEASE", hide_env_values = true)]
     pub(crate) lease: Option<Time>,

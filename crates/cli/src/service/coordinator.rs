@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::anyhow;
-use orchestrator_coordinator::{Config, Coordinator, StartError};
+use orchestrator_coordinator::{BlobPlace, Config, Coordinator, StartError};
 
 use super::{
     reach::listen,
@@ -33,6 +33,7 @@ struct Settings {
     listen: SocketAddr,
     http: SocketAddr,
     state: PathBuf,
+    blobs: BlobPlace,
     lease: Duration,
     heartbeat: Duration,
     no_worker: Duration,
@@ -60,6 +61,7 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         listen: address,
         http,
         state,
+        blobs,
         lease,
         heartbeat,
         no_worker,
@@ -91,6 +93,7 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
             Some(state) => state,
             None => coordinator_folder()?,
         },
+        blobs: blobs.or(file.blobs).unwrap_or_default(),
         lease,
         heartbeat,
         no_worker: time(no_worker, file.no_worker, NO_WORKER),
@@ -109,6 +112,7 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         http: Some(settings.http),
         reflection: settings.reflection,
         heartbeat: settings.heartbeat,
+        blobs: settings.blobs,
         lease: settings.lease,
         no_worker: settings.no_worker,
         straggler: settings.straggler,

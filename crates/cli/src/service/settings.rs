@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, path::PathBuf};
 
 use anyhow::{Context as _, anyhow, ensure};
+use orchestrator_coordinator::BlobPlace;
 use orchestrator_types::{ByteCount, DataRootName, NodeName};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 
@@ -18,6 +19,8 @@ pub(crate) struct CoordinatorFile {
     pub(crate) listen: Option<String>,
     pub(crate) http: Option<String>,
     pub(crate) state: Option<PathBuf>,
+    #[serde(deserialize_with = "place")]
+    pub(crate) blobs: Option<BlobPlace>,
     pub(crate) lease: Option<Time>,
     pub(crate) heartbeat: Option<Time>,
     pub(crate) no_worker: Option<Time>,
@@ -44,6 +47,12 @@ pub(crate) struct WorkerFile {
     pub(crate) grace: Option<Time>,
     pub(crate) insecure_plaintext: Option<bool>,
     pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Where blobs lie.
+fn place<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BlobPlace>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(D::Error::custom)
 }
 
 /// A size with its unit.
