@@ -239,7 +239,8 @@ fn metrics(report: &str) -> String {
         let trial = trial.as_object_mut().expect("a trial is an object");
         trial.retain(|key, _| key == "tasks" || key == "model" || key == "precision");
     }
-    serde_json::to_string_pretty(&report["trials"]).expect("it has a JSON form")
+    let told = serde_json::json!({"complete": report["complete"], "trials": report["trials"]});
+    serde_json::to_string_pretty(&told).expect("it has a JSON form")
 }
 
 fn shared_memory() -> PathBuf {

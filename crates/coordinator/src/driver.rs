@@ -31,7 +31,10 @@ use std::{
 use orchestrator_plan::{Inventory, Plan, homeless, place_again};
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::{Event, Millis, Stragglers};
-use orchestrator_types::{Component, RunId};
+use orchestrator_types::{
+    Component, RunId,
+    planted::{Bug, is_planted},
+};
 use tokio::{
     sync::{broadcast, mpsc::Receiver},
     time::sleep,
@@ -186,6 +189,9 @@ impl Driver {
     /// One turn; replies and events have left when it returns `Ok`.
     pub(crate) fn turn(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
         (self.now, self.at_unix_ms) = (self.clock.now(), self.clock.unix_ms());
+        if is_planted(Bug::WallClock) {
+            self.now = Millis(self.at_unix_ms.unsigned_abs());
+        }
         if !self.writable() {
             self.wait_out(requests);
             return Ok(());
@@ -214,6 +220,9 @@ impl Driver {
         self.serve_waiting()?;
         self.serve_planning();
         self.tell_progress();
+        if is_planted(Bug::ToldBeforeDurable) {
+            self.outbox.deliver();
+        }
         self.store.commit()
     }
 

@@ -6,7 +6,10 @@ use std::{
 };
 
 use orchestrator_plan::{GroupId, Plan, Unit};
-use orchestrator_types::{Component, FailureClass, FencingToken, SessionId, UnitId};
+use orchestrator_types::{
+    Component, FailureClass, FencingToken, SessionId, UnitId,
+    planted::{Bug, is_planted},
+};
 
 use crate::{
     Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
@@ -170,13 +173,16 @@ impl Run {
         set_aside: bool,
         now: Millis,
     ) -> Vec<Command> {
-        let live = self.live.get(&token).filter(|attempt| attempt.unit == unit);
-        let Some(attempt) = live.cloned() else {
+        let live = self.live.get(&token).filter(|attempt| attempt.unit == unit).cloned();
+        let Some(attempt) = live.or_else(|| self.planted_attempt(unit)) else {
             return vec![self.late(token, unit)];
         };
-        self.remove_live(token);
-        if attempt.terms.probe {
+        self.remove_live(attempt.token);
+        if attempt.terms.probe && !is_planted(Bug::ProbesCount) {
             return self.probed(attempt, now);
+        }
+        if is_planted(Bug::TwinsCountTwice) && self.units[unit.0 as usize].is_ended() {
+            return vec![Command::Commit(attempt)];
         }
         self.set_aside |= set_aside;
         self.pace.committed(self.planned(unit).component(), now.since(attempt.started));
@@ -187,6 +193,14 @@ impl Run {
             self.offer(id);
         }
         commands
+    }
+
+    /// Only with a bug planted: any attempt of the unit passes for this one.
+    fn planted_attempt(&self, unit: UnitId) -> Option<Attempt> {
+        if !is_planted(Bug::AnyTokenCommits) {
+            return None;
+        }
+        self.live.values().find(|attempt| attempt.unit == unit).cloned()
     }
 
     fn late(&self, token: FencingToken, unit: UnitId) -> Command {
@@ -388,7 +402,8 @@ impl Run {
     }
 
     fn revoke_live_of(&mut self, unit: UnitId) -> Vec<Command> {
-        if self.live_of(unit) == 0 {
+        let lives_on = is_planted(Bug::LoserLivesOn) || is_planted(Bug::TwinsCountTwice);
+        if self.live_of(unit) == 0 || lives_on {
             return Vec::new();
         }
         let siblings = self.live.values().filter(|attempt| attempt.unit == unit);

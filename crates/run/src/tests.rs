@@ -422,6 +422,16 @@ fn a_unit_that_failed_on_one_host_is_tried_on_another_and_believed_then() {
     assert!(matches!(&failed[0], Command::Failure { last: true, .. }), "nobody else to ask");
 }
 
+/// Found by the property above: both hosts left the unit to each other for ever.
+#[test]
+fn a_unit_that_failed_differently_on_two_hosts_goes_on_there() {
+    let mut run = Run::new(plan(0), &BTreeMap::new());
+    drop(fail_next(&mut run, 1, 1, FailureClass::Invalid));
+    drop(fail_next(&mut run, 2, 2, FailureClass::Crash));
+    let commands = run.step(ask(1, 3), Millis(60_000));
+    assert!(matches!(&commands[..], [Command::Grant(attempt)] if attempt.unit == UnitId(0)));
+}
+
 /// A run in which images are the only units left, and image 2 kills whoever computes it.
 #[test]
 fn a_sample_that_kills_its_executor_is_set_aside_and_the_rest_counts() {

@@ -32,9 +32,11 @@ impl Trouble {
         self.counted + self.infrastructure
     }
 
-    /// Whether a slice of `node` should leave the unit to others, if there are others.
+    /// Whether a slice of `node` should leave the unit to others, if there are others. When there
+    /// are witnesses enough, anybody may have it: perhaps nobody else is left.
     pub(crate) fn avoids(&self, node: &NodeName) -> bool {
-        self.hunt.is_none() && self.witnesses.contains(node)
+        let wanted = self.hunt.is_none() && self.witnesses.len() < WITNESSES;
+        wanted && self.witnesses.contains(node)
     }
 
     /// How the next attempt is computed.

@@ -14,6 +14,7 @@ mod failure;
 mod health;
 mod ids;
 mod memory;
+pub mod planted;
 mod precision;
 mod shard;
 pub mod wording;

@@ -7,6 +7,7 @@
 mod chaos;
 mod cpu;
 mod memory;
+mod planted;
 mod python;
 mod ratio;
 mod results;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result};
 pub(crate) use chaos::{Asked as AskedChaos, run as chaos};
 pub(crate) use cpu::run as cpu;
 pub(crate) use memory::{Asked, run as memory};
+pub(crate) use planted::run as planted;
 pub(crate) use split::{Asked as AskedSplit, run as split};
 
 /// One line on stdout.

@@ -80,6 +80,10 @@ enum Bench {
     ///
     /// Can be stopped and called again. Writes its table into tests/bench/RESULTS.md.
     Chaos(bench::AskedChaos),
+    /// Bugs on purpose, and the seeds with which the simulation finds them
+    ///
+    /// Writes its list into tests/bench/RESULTS.md.
+    Planted,
     /// A light and a whole job on one slice, on two, and as the planner chooses
     ///
     /// Writes its table into tests/bench/RESULTS.md.
@@ -109,6 +113,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Bench(Bench::Memory(asked)) => {
             bench::memory(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
+        Verb::Bench(Bench::Planted) => bench::planted(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Split(asked)) => {
             bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }

@@ -10,6 +10,7 @@ use orchestrator_run::{
 use orchestrator_types::{
     Component, DatasetName, Digest, FencingToken, NodeName, RunId, SessionId, Shard, SliceId,
     UnitId,
+    planted::{Bug, is_planted},
 };
 
 use super::{CommitOutcome, Outbox, progress::Tally};
@@ -86,6 +87,10 @@ impl ActiveRun {
             if lost.contains(&blob) {
                 return;
             }
+            if is_planted(Bug::CommittedForgotten) {
+                return;
+            }
+            let set_aside = set_aside && !is_planted(Bug::SetAsideForgotten);
             committed.insert(id, Committed { token, set_aside });
             blobs[id.0 as usize] = Some(blob);
             let unit = &plan.units[id.0 as usize];
