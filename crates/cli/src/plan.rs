@@ -171,9 +171,10 @@ fn decided(slice: &Placement, offered: ByteCount, asked: Option<ByteCount>) -> S
 
 fn units_line(plan: &Plan) -> String {
     let count = |component: Component| {
-        let units = plan.units.iter().filter(|unit| unit.component() == component);
-        let rows: u64 = units.clone().map(|unit| u64::from(unit.rows)).sum();
-        format!("{} {component} units over {} rows", units.count(), grouped(rows))
+        let blocks = plan.units.blocks().iter().filter(|block| block.component() == component);
+        let (units, rows) = blocks
+            .fold((0, 0), |(units, rows), block| (units + block.count, rows + block.total_rows()));
+        format!("{units} {component} units over {} rows", grouped(rows))
     };
     let parts = [Component::Text, Component::Vision, Component::Score].map(count);
     format!("units: {}", parts.join(", "))

@@ -10,6 +10,7 @@
 //! Absent on purpose: networks, planning, blobs.
 
 mod active;
+mod history;
 mod outbox;
 mod pause;
 mod progress;
@@ -113,6 +114,8 @@ pub(crate) struct Driver {
     write_again_at: Millis,
     /// Since when no worker is connected.
     deserted: Option<Millis>,
+    /// Slices or runs came or went since it was decided last who may hold what.
+    unplaced: bool,
     pub(super) metrics: Metrics,
     now: Millis,
     at_unix_ms: i64,
@@ -143,6 +146,7 @@ impl Driver {
             pause,
             write_again_at: now,
             deserted: None,
+            unplaced: false,
             metrics: Metrics::default(),
             now,
             at_unix_ms,
@@ -217,9 +221,13 @@ impl Driver {
             self.take(request)?;
         }
         self.expire()?;
+        self.place_if_changed();
         self.serve_waiting()?;
         self.serve_planning();
         self.tell_progress();
+        for active in self.runs.values_mut() {
+            active.write_history(self.at_unix_ms, &self.store)?;
+        }
         if is_planted(Bug::ToldBeforeDurable) {
             self.outbox.deliver();
         }
@@ -234,6 +242,7 @@ impl Driver {
                 Ok(())
             }
             Request::Snapshot(reply) => {
+                self.place_if_changed();
                 let answer = Ok(self.snapshot());
                 self.outbox.reply(reply, answer);
                 Ok(())
@@ -341,6 +350,13 @@ impl Driver {
     ///
     /// A run whose slices have left is refused by nobody: it waits, and says so in the log, because
     /// they may come back at any time. Only who submits or resumes is told at once.
+    fn place_if_changed(&mut self) {
+        if std::mem::take(&mut self.unplaced) {
+            self.place();
+        }
+    }
+
+    /// See [`Driver::place_if_changed`].
     fn place(&mut self) {
         let inventory = self.sessions.inventory();
         for active in self.runs.values_mut() {

@@ -37,10 +37,7 @@ pub use reader::Reader;
 pub(crate) use open::{refuse_network, room_bytes};
 
 use self::open::{meta, newer, prepare, set_meta, start_epoch};
-use crate::{
-    durable,
-    event::{Recorded, RunEvent},
-};
+use crate::durable;
 
 /// Tokens reserved at once: one write a thousand grants.
 const TOKEN_BLOCK: u64 = 1_000;
@@ -374,23 +371,22 @@ impl Store {
         self.execute("store a slice", sql, values)
     }
 
-    /// Appends to a run's history.
+    /// Appends `events`, each as JSON, to a run's history; the last of them is number `last`.
     pub(crate) fn append(
         &self,
         run: RunKey,
-        sequence: u64,
-        event: RunEvent,
+        last: u64,
+        events: &[String],
         at: i64,
-    ) -> Result<Recorded, StoreError> {
-        let sql = "INSERT INTO events (run, sequence, at_unix_ms, event) VALUES (?1, ?2, ?3, ?4)";
-        let json = serde_json::to_string(&event).map_err(StoreError::row("event"))?;
-        self.execute("store an event", sql, params![run.0, sequence.cast_signed(), at, json])?;
-        Ok(Recorded { sequence, at_unix_ms: at, event })
+    ) -> Result<(), StoreError> {
+        let sql = "INSERT INTO events (run, last, at_unix_ms, events) VALUES (?1, ?2, ?3, ?4)";
+        let json = format!("[{}]", events.join(","));
+        self.execute("store events", sql, params![run.0, last.cast_signed(), at, json])
     }
 
     /// The sequence that the next event of a run gets.
     pub(crate) fn next_sequence(&self, run: RunKey) -> Result<u64, StoreError> {
-        let sql = "SELECT coalesce(max(sequence), 0) + 1 FROM events WHERE run = ?1";
+        let sql = "SELECT coalesce(max(last), 0) + 1 FROM events WHERE run = ?1";
         let next: rusqlite::Result<i64> = self
             .connection
             .prepare_cached(sql)

@@ -206,18 +206,21 @@ impl RunStatus {
         let Some(summary) = reader.run(run)? else { return Ok(None) };
         let Some(documents) = reader.documents(run)? else { return Ok(None) };
         let mut components: BTreeMap<Component, Count> = BTreeMap::new();
-        for unit in &documents.plan.units {
-            let count = components.entry(unit.component()).or_default();
-            count.units += 1;
-            count.rows += u64::from(unit.rows);
+        let units = &documents.plan.units;
+        for block in units.blocks() {
+            let count = components.entry(block.component()).or_default();
+            count.units += block.count;
+            count.rows += block.total_rows();
         }
         let (mut failures, mut quarantined) = (Vec::new(), BTreeSet::new());
         for row in reader.units(run)? {
-            let Some(unit) = documents.plan.unit(row.unit) else { continue };
+            if row.unit.0 as usize >= units.len() {
+                continue;
+            }
             if row.stage == UnitStage::Committed {
-                let count = components.entry(unit.component()).or_default();
+                let count = components.entry(units.component(row.unit)).or_default();
                 count.committed += 1;
-                count.committed_rows += u64::from(unit.rows);
+                count.committed_rows += u64::from(units.rows(row.unit));
             }
             failures.extend(failed(&row));
             let samples = row.result.into_iter().flat_map(|result| result.quarantined);

@@ -24,7 +24,7 @@ pub fn place_again(
 ) -> Vec<Placement> {
     let claims = |_: &SliceOffer, components: &[Component]| claims(plan, components);
     let slices = inventory.within(plan.memory.quota).slices;
-    let left = Left::of(&plan.costs, plan.units.iter().filter(|unit| open(unit.id)));
+    let left = Left::of(&plan.costs, &plan.units, open);
     let (used, _) = used(&slices, &left, plan.split, &claims);
     on_slices(&slices, &used, &claims)
 }
@@ -117,7 +117,7 @@ mod tests {
             name: "old".into(),
             placement: vec![old],
             trials: Vec::new(),
-            units: Vec::new(),
+            units: crate::Units::default(),
             reasons: Vec::new(),
             memory: orchestrator_types::MemoryTerms::default(),
             split: orchestrator_spec::Split::Auto,

@@ -116,7 +116,7 @@ pub fn plan(
         .collect::<Result<Vec<_>, _>>()?;
     let mut units = builder.into_units();
     let costs = costs(evaluation, &models, &trials, base);
-    let left = Left::of(&costs, units.iter());
+    let left = Left::of(&costs, &units, |_| true);
     let (placement, mut reasons) =
         place(&inventory, &left, evaluation.split, |offer, components| {
             claims(evaluation, &models, &trials, &shapes, sizes, offer, components)

@@ -51,20 +51,21 @@ pub enum Violation {
 /// Every broken invariant of `plan`; empty for every plan that [`crate::plan`] makes.
 pub fn check(plan: &Plan) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut next: BTreeMap<(&ModelSource, &DatasetName, u32), u32> = BTreeMap::new();
+    let mut next: BTreeMap<(ModelSource, DatasetName, u32), u32> = BTreeMap::new();
     for (position, unit) in plan.units.iter().enumerate() {
         if unit.id.0 as usize != position {
             violations.push(Violation::Numbering { position, id: unit.id });
         }
-        for need in unit.needs.iter().filter(|need| need.end > unit.id.0) {
-            violations.push(Violation::Order { unit: unit.id, need: *need });
+        for need in unit.needs().filter(|need| need.end > unit.id.0) {
+            violations.push(Violation::Order { unit: unit.id, need });
         }
         let component = unit.component();
         if !plan.placement.iter().any(|slice| slice.components.contains(&component)) {
             violations.push(Violation::Homeless { unit: unit.id, component });
         }
         if let Work::EncodeImages(images) = &unit.work {
-            let key = (&images.model, &images.dataset.name, images.batch);
+            let name = images.dataset.name.clone();
+            let key = (images.model.clone(), name, images.batch);
             let expected = next.entry(key).or_default();
             if images.shard.start != *expected {
                 let dataset = images.dataset.name.clone();

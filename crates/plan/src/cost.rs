@@ -8,10 +8,10 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use orchestrator_spec::{ModelFacts, TowerFacts};
-use orchestrator_types::{ByteCount, Component, DeviceId, Precision};
+use orchestrator_types::{ByteCount, Component, DeviceId, Precision, UnitId};
 use serde::{Deserialize, Serialize};
 
-use crate::{ModelSource, SliceOffer, Unit, Work};
+use crate::{ModelSource, SliceOffer, Units, Work};
 
 /// Bytes of weights that a slice reads, checks and places in a second.
 const LOAD_BYTES: f64 = 250e6;
@@ -73,17 +73,21 @@ pub(crate) struct Left<'a> {
 }
 
 impl<'a> Left<'a> {
-    pub(crate) fn of<'u>(costs: &'a [TowerCost], open: impl Iterator<Item = &'u Unit>) -> Self {
+    /// Of `units`, those that are `open`.
+    pub(crate) fn of(costs: &'a [TowerCost], units: &Units, open: impl Fn(UnitId) -> bool) -> Self {
         let mut rows: BTreeMap<(Component, &ModelSource), (usize, u64)> = BTreeMap::new();
-        for unit in open {
-            let key = match &unit.work {
+        for block in units.blocks() {
+            let key = match &block.first.work {
                 Work::EncodeTexts(work) => (Component::Text, &work.model),
                 Work::EncodeImages(work) => (Component::Vision, &work.model),
                 Work::Rank(_) => continue,
             };
             let entry = rows.entry(key).or_default();
-            *entry = (entry.0 + 1, entry.1 + u64::from(unit.rows));
+            for unit in block.ids().filter(|unit| open(*unit)) {
+                *entry = (entry.0 + 1, entry.1 + u64::from(units.rows(unit)));
+            }
         }
+        rows.retain(|_, (open, _)| *open > 0);
         let tower = |cost: &'a TowerCost| {
             let (units, rows) = rows.get(&(cost.component, &cost.model))?;
             Some((cost, *units, *rows))

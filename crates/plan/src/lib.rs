@@ -17,6 +17,7 @@ mod order;
 mod placement;
 #[cfg(test)]
 mod tests;
+mod units;
 mod work;
 
 pub use again::{Homeless, homeless, place_again};
@@ -29,6 +30,7 @@ pub use measured::{Measured, MeasuredError, MeasuredRows};
 pub use orchestrator_spec::Split;
 pub use order::MOST_TOWERS;
 pub use placement::Placement;
+pub use units::{Block, Units};
 pub use work::{
     DatasetSource, Direction, EncodeImages, EncodeTexts, GroupId, ModelSource, Rank, SourceKind,
     TextSet, Unit, Work, recipe,
@@ -40,7 +42,7 @@ use orchestrator_types::{Digest, MemoryTerms, Precision, TrialId, UnitId};
 use serde::{Deserialize, Serialize};
 
 /// Name and version of the document that a plan is written as.
-pub const PLAN_SCHEMA: &str = "orchestrator.plan/1";
+pub const PLAN_SCHEMA: &str = "orchestrator.plan/2";
 
 /// Everything that a run will do, decided in advance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,8 +55,8 @@ pub struct Plan {
     pub placement: Vec<Placement>,
     /// One row of the report each.
     pub trials: Vec<TrialPlan>,
-    /// Smallest things retried; `units[i].id` is `i`.
-    pub units: Vec<Unit>,
+    /// Smallest things leased, retried and committed.
+    pub units: Units,
     /// Decisions worth telling, in the order in which they were made.
     pub reasons: Vec<String>,
     /// The evaluation's terms, which travel with every assignment. Plans of before they existed
@@ -138,7 +140,7 @@ impl UnitRange {
         self.start <= unit.0 && unit.0 < self.end
     }
 
-    /// As indices into [`Plan::units`].
+    /// As positions among a plan's units.
     pub const fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -156,8 +158,8 @@ impl UnitRange {
 
 impl Plan {
     /// The unit with this id, if the plan has one.
-    pub fn unit(&self, id: UnitId) -> Option<&Unit> {
-        self.units.get(id.0 as usize)
+    pub fn unit(&self, id: UnitId) -> Option<Unit> {
+        self.units.get(id)
     }
 
     /// Identity of the plan: the digest of its JSON document.

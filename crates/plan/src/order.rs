@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use orchestrator_types::{ByteCount, Component, Digest};
 
-use crate::{Claim, EncodeImages, GroupId, ModelSource, Placement, Unit, Work, claim::sum};
+use crate::{Block, Claim, EncodeImages, GroupId, ModelSource, Placement, Units, Work, claim::sum};
 
 /// Models that an executor keeps open at once.
 pub const MOST_TOWERS: usize = 16;
@@ -19,7 +19,7 @@ pub(crate) type Towers = BTreeMap<ModelSource, Claim>;
 
 /// Gives every unit its turn and its group. Reasons are told where trials share images.
 pub(crate) fn order(
-    units: &mut [Unit],
+    units: &mut Units,
     placement: &[Placement],
     towers: impl Fn(&Placement) -> Towers,
 ) -> Vec<String> {
@@ -58,16 +58,16 @@ impl Recipe {
     }
 }
 
-fn images(unit: &Unit) -> Option<(&EncodeImages, Digest)> {
-    match &unit.work {
+fn images(block: &Block) -> Option<(&EncodeImages, Digest)> {
+    match &block.first.work {
         Work::EncodeImages(work) => Some((work, work.recipe?)),
         Work::EncodeTexts(_) | Work::Rank(_) => None,
     }
 }
 
-fn recipes(units: &[Unit]) -> BTreeMap<Digest, Recipe> {
+fn recipes(units: &Units) -> BTreeMap<Digest, Recipe> {
     let mut recipes = BTreeMap::new();
-    for (work, recipe) in units.iter().filter_map(images) {
+    for (work, recipe) in units.blocks().iter().filter_map(images) {
         let entry = recipes.entry(recipe).or_insert_with(|| Recipe {
             dataset: work.dataset.name.to_string(),
             models: BTreeSet::new(),
@@ -114,21 +114,23 @@ fn together(recipe: &Recipe, slice: &Placement, towers: &Towers) -> ByteCount {
 }
 
 /// Numbers what reads the same images in the same way, in the order in which it stands in the plan.
-fn group(units: &mut [Unit]) {
-    let mut groups = BTreeMap::new();
-    for unit in units {
-        let Some((work, recipe)) = images(unit) else { continue };
-        let next = GroupId(u32::try_from(groups.len()).expect("not more groups than units"));
-        unit.group = Some(*groups.entry((recipe, work.shard)).or_insert(next));
+/// All passes over a dataset are cut alike, so that its shards have one row of numbers.
+fn group(units: &mut Units) {
+    let (mut groups, mut next) = (BTreeMap::new(), 0);
+    for block in units.blocks_mut() {
+        let Some((work, recipe)) = images(block) else { continue };
+        let first = *groups.entry((recipe, work.shard)).or_insert(next);
+        next = next.max(first + block.count);
+        block.first.group = Some(GroupId(first));
     }
 }
 
 /// By shard over all trials, recipe by recipe; or, `apart`, as the units stand in the plan.
-fn take_turns(units: &mut [Unit], apart: bool) {
-    for unit in units {
-        unit.turn = match unit.group {
+fn take_turns(units: &mut Units, apart: bool) {
+    for block in units.blocks_mut() {
+        block.first.turn = match block.first.group {
             Some(GroupId(group)) if !apart => group,
-            _ => unit.id.0,
+            _ => block.first.id.0,
         };
     }
 }

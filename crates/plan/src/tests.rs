@@ -172,10 +172,8 @@ fn part_rows(work: &EncodeTexts, distinct: u32, full: impl Fn(u32) -> bool) -> u
 }
 
 fn text_units(plan: &Plan) -> Vec<(EncodeTexts, u32)> {
-    let texts = |unit: &crate::Unit| match &unit.work {
-        Work::EncodeTexts(work) if work.texts == TextSet::AllCaptions => {
-            Some((work.clone(), unit.rows))
-        }
+    let texts = |unit: crate::Unit| match unit.work {
+        Work::EncodeTexts(work) if work.texts == TextSet::AllCaptions => Some((work, unit.rows)),
         _ => None,
     };
     plan.units.iter().filter_map(texts).collect()
@@ -302,11 +300,10 @@ fn what_was_measured_on_every_device_replaces_the_prior() {
     let (images, texts, why) = batches(&on_gpus(&["GPU-a"], "[auto]", &one));
     assert_eq!((images, texts), (132, 4096), "whole tiles");
     insta::assert_snapshot!(why, @"batch auto → 132 images, 4096 texts: the smallest that are as fast as any, as `orchestrator profile` measured on every device");
-    let work =
-        on_gpus(&["GPU-a"], "[auto]", &one).units.into_iter().find_map(|unit| match unit.work {
-            Work::EncodeImages(work) => Some(work.batch),
-            _ => None,
-        });
+    let work = on_gpus(&["GPU-a"], "[auto]", &one).units.iter().find_map(|unit| match unit.work {
+        Work::EncodeImages(work) => Some(work.batch),
+        _ => None,
+    });
     assert_eq!(work, Some(132), "executors are told so");
 
     let prior = batches(&on_gpus(&["GPU-a"], "[auto]", &none()));

@@ -20,8 +20,6 @@ pub struct Unit {
     pub id: UnitId,
     /// What it computes.
     pub work: Work,
-    /// Units whose blobs it reads; all must be committed first.
-    pub needs: Vec<UnitRange>,
     /// Rows that it is about: images, texts or queries.
     pub rows: u32,
     /// Units of one component are preferred in the order of their turns, then of their ids. Plans
@@ -47,6 +45,15 @@ pub fn recipe(manifest: Digest, crop: &str) -> Digest {
 }
 
 impl Unit {
+    /// Units whose blobs it reads; all must be committed first.
+    pub fn needs(&self) -> impl Iterator<Item = UnitRange> + use<> {
+        let needs = match &self.work {
+            Work::EncodeTexts(_) | Work::EncodeImages(_) => None,
+            Work::Rank(rank) => Some([rank.text_units, rank.image_units]),
+        };
+        needs.into_iter().flatten()
+    }
+
     /// The component that a slice must hold to run this unit.
     pub const fn component(&self) -> Component {
         match self.work {

@@ -35,14 +35,13 @@ impl Run {
     fn choose(&self, asker: &Asker) -> Option<UnitId> {
         let suits = |unit: &UnitId| {
             let trouble = self.troubled.get(unit);
-            let elsewhere = asker.elsewhere.contains(&self.planned(*unit).component());
+            let elsewhere = asker.elsewhere.contains(&self.component(*unit));
             !(elsewhere && trouble.is_some_and(|trouble| trouble.avoids(&asker.node)))
         };
         let mut ready = self.queue.ready(&asker.components).filter(suits);
         let first = ready.next()?;
-        let component = self.planned(first).component();
-        let alike =
-            ready.take(LOOKED_AT).take_while(|unit| self.planned(*unit).component() == component);
+        let component = self.component(first);
+        let alike = ready.take(LOOKED_AT).take_while(|unit| self.component(*unit) == component);
         std::iter::once(first).chain(alike).min_by_key(|unit| self.reluctance(*unit, &asker.node))
     }
 
@@ -50,7 +49,7 @@ impl Run {
     /// before and nobody decodes now, worst is one whose samples somebody is just decoding. The
     /// first of equals is taken.
     fn reluctance(&self, unit: UnitId, node: &NodeName) -> u8 {
-        match self.planned(unit).group.and_then(|group| self.groups.get(&group)) {
+        match self.plan.units.group(unit).and_then(|group| self.groups.get(&group)) {
             Some(Group { live: 0, home }) if home == node => 0,
             None | Some(Group { live: 0, .. }) => 1,
             Some(_) => 2,
@@ -59,7 +58,7 @@ impl Run {
 
     fn begin(&mut self, unit: UnitId, asker: Asker, token: FencingToken, now: Millis) -> Attempt {
         let trouble = self.troubled.get(&unit);
-        let elsewhere = asker.elsewhere.contains(&self.planned(unit).component());
+        let elsewhere = asker.elsewhere.contains(&self.component(unit));
         let attempt = Attempt {
             unit,
             number: trouble.map_or(0, Trouble::failures) + self.live_of(unit) + 1,
@@ -94,7 +93,7 @@ impl Run {
     }
 
     fn is_straggler(&self, attempt: &Attempt, asker: &Asker, now: Millis) -> bool {
-        let component = self.planned(attempt.unit).component();
+        let component = self.component(attempt.unit);
         let slow_after = self.pace.slow_after(component, self.stragglers);
         asker.components.contains(&component)
             && attempt.slice != asker.slice

@@ -32,11 +32,11 @@ impl Needs {
             waiting: Vec::new(),
             wide: Vec::new(),
         };
-        let narrow = || {
-            let units = plan.units.iter();
-            units.flat_map(|unit| unit.needs.iter().map(move |need| (unit.id, *need)))
+        let each = || {
+            let units = plan.units.ids();
+            units.flat_map(|unit| plan.units.needs(unit).map(move |need| (unit, need)))
         };
-        for (_, need) in narrow().filter(|(_, need)| need.len() == 1) {
+        for (_, need) in each().filter(|(_, need)| need.len() == 1) {
             needs.first[need.start as usize + 1] += 1;
         }
         for at in 0..count {
@@ -44,7 +44,7 @@ impl Needs {
         }
         let mut next = needs.first.clone();
         needs.waiting = vec![UnitId(0); needs.first[count] as usize];
-        for (unit, need) in narrow() {
+        for (unit, need) in each() {
             if need.is_empty() {
                 continue;
             }

@@ -19,8 +19,8 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn offer(&mut self, plan: &Plan, unit: UnitId) {
-        let planned = &plan.units[unit.0 as usize];
-        self.ready[planned.component() as usize].insert((planned.turn, unit));
+        let component = plan.units.component(unit);
+        self.ready[component as usize].insert((plan.units.turn(unit), unit));
     }
 
     /// Offers `unit` from `at` on.
@@ -43,8 +43,8 @@ impl Queue {
     }
 
     pub(crate) fn take(&mut self, plan: &Plan, unit: UnitId) {
-        let planned = &plan.units[unit.0 as usize];
-        self.ready[planned.component() as usize].remove(&(planned.turn, unit));
+        let component = plan.units.component(unit);
+        self.ready[component as usize].remove(&(plan.units.turn(unit), unit));
     }
 
     pub(crate) fn clear(&mut self) {

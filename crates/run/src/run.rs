@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{GroupId, Plan, Unit};
+use orchestrator_plan::{GroupId, Plan};
 use orchestrator_types::{
     Component, FailureClass, FencingToken, SessionId, UnitId,
     planted::{Bug, is_planted},
@@ -13,7 +13,12 @@ use orchestrator_types::{
 
 use crate::{
     Attempt, Command, Committed, Event, Millis, RunState, Stragglers, UnitOutcome, backoff,
-    grant::Group, hunt::Next, needs::Needs, pace::Pace, queue::Queue, trouble::Trouble,
+    grant::Group,
+    hunt::Next,
+    needs::Needs,
+    pace::Pace,
+    queue::Queue,
+    trouble::{self, Trouble},
     unit::UnitState,
 };
 
@@ -44,8 +49,8 @@ impl Run {
     /// A run of `plan` of which `committed` is known already.
     pub fn new(plan: Arc<Plan>, committed: &BTreeMap<UnitId, Committed>) -> Self {
         let mut open_of = BTreeMap::new();
-        for unit in &plan.units {
-            *open_of.entry(unit.component()).or_default() += 1;
+        for block in plan.units.blocks() {
+            *open_of.entry(block.component()).or_default() += block.count as usize;
         }
         let mut run = Self {
             stragglers: Stragglers::default(),
@@ -67,8 +72,8 @@ impl Run {
             run.set_aside |= *set_aside;
             run.end_unit(*unit, UnitOutcome::Committed(*token));
         }
-        for index in 0..run.plan.units.len() {
-            run.offer(run.plan.units[index].id);
+        for unit in run.plan.units.ids() {
+            run.offer(unit);
         }
         run.state = run.derived_state();
         run
@@ -185,7 +190,7 @@ impl Run {
             return vec![Command::Commit(attempt)];
         }
         self.set_aside |= set_aside;
-        self.pace.committed(self.planned(unit).component(), now.since(attempt.started));
+        self.pace.committed(self.component(unit), now.since(attempt.started));
         let mut commands = vec![Command::Commit(attempt)];
         commands.extend(self.revoke_live_of(unit));
         let met = self.end_unit(unit, UnitOutcome::Committed(token));
@@ -236,9 +241,9 @@ impl Run {
     ) -> Vec<Command> {
         let Some(attempt) = self.remove_live(token) else { return Vec::new() };
         let unit = attempt.unit;
-        let planned = &self.plan.units[unit.0 as usize];
+        let rows = self.plan.unit(unit).as_ref().and_then(trouble::bisectable);
         let trouble = self.troubled.entry(unit).or_default();
-        let next = trouble.failed(planned, &attempt, class);
+        let next = trouble.failed(rows, &attempt, class);
         let wait = backoff(trouble.failures());
         // While another attempt of the unit lives, there is hope.
         let last = next == Next::GiveUp && self.live_of(unit) == 0;
@@ -298,9 +303,8 @@ impl Run {
         commands.extend(
             left.into_iter().filter_map(|token| self.remove_live(token)).map(Command::Revoke),
         );
-        for index in 0..self.units.len() {
-            if !self.units[index].is_ended() {
-                let unit = self.plan.units[index].id;
+        for unit in self.plan.units.ids() {
+            if !self.units[unit.0 as usize].is_ended() {
                 let (class, message) = (FailureClass::Infrastructure, message.to_owned());
                 let outcome = UnitOutcome::Failed { class, message };
                 self.end_unit(unit, outcome.clone());
@@ -320,9 +324,8 @@ impl Run {
         let mut commands: Vec<Command> =
             std::mem::take(&mut self.live).into_values().map(Command::Revoke).collect();
         self.live_units.clear();
-        for index in 0..self.units.len() {
-            if !self.units[index].is_ended() {
-                let unit = self.plan.units[index].id;
+        for unit in self.plan.units.ids() {
+            if !self.units[unit.0 as usize].is_ended() {
                 self.end_unit(unit, UnitOutcome::Cancelled);
             }
         }
@@ -361,7 +364,7 @@ impl Run {
         self.troubled.remove(&unit);
         self.units[unit.0 as usize] = outcome.into();
         self.open -= 1;
-        let component = self.planned(unit).component();
+        let component = self.component(unit);
         if let Some(open) = self.open_of.get_mut(&component) {
             *open -= 1;
         }
@@ -377,7 +380,7 @@ impl Run {
 
     pub(crate) fn insert_live(&mut self, attempt: Attempt) {
         *self.live_units.entry(attempt.unit).or_default() += 1;
-        if let Some(group) = self.planned(attempt.unit).group {
+        if let Some(group) = self.plan.units.group(attempt.unit) {
             let home = attempt.node.clone();
             let entry = self.groups.entry(group).or_insert(Group { live: 0, home: home.clone() });
             (entry.live, entry.home) = (entry.live + 1, home);
@@ -393,7 +396,7 @@ impl Run {
                 self.live_units.remove(&attempt.unit);
             }
         }
-        if let Some(group) = self.planned(attempt.unit).group
+        if let Some(group) = self.plan.units.group(attempt.unit)
             && let Some(entry) = self.groups.get_mut(&group)
         {
             entry.live -= 1;
@@ -421,8 +424,8 @@ impl Run {
         self.live.len() - self.live_units.len()
     }
 
-    pub(crate) fn planned(&self, unit: UnitId) -> &Unit {
-        &self.plan.units[unit.0 as usize]
+    pub(crate) fn component(&self, unit: UnitId) -> Component {
+        self.plan.units.component(unit)
     }
 
     fn derived_state(&self) -> RunState {

@@ -12,7 +12,7 @@ use crate::UnitResult;
 
 /// What was read so far, by dataset and shard.
 #[derive(Clone, Debug, Default)]
-pub struct SampleDigests(BTreeMap<(DatasetName, u32, u32), Digest>);
+pub struct SampleDigests(BTreeMap<DatasetName, BTreeMap<Shard, Digest>>);
 
 /// A result was computed from other bytes than an earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +34,8 @@ impl SampleDigests {
     /// [`OtherSamples`] if not.
     pub fn check(&self, unit: &Unit, result: &UnitResult) -> Result<(), OtherSamples> {
         let Some((work, digest)) = read(unit, result) else { return Ok(()) };
-        match self.0.get(&key(work)) {
+        let dataset = self.0.get(&work.dataset.name);
+        match dataset.and_then(|known| known.get(&work.shard)) {
             Some(known) if *known != digest => {
                 Err(OtherSamples { dataset: work.dataset.name.clone(), shard: work.shard })
             }
@@ -52,7 +53,11 @@ impl SampleDigests {
     /// See [`Self::add`]; for a result of which only this is known.
     pub fn learn(&mut self, unit: &Unit, samples: Digest) {
         if let Work::EncodeImages(work) = &unit.work {
-            self.0.entry(key(work)).or_insert(samples);
+            let dataset = match self.0.get_mut(&work.dataset.name) {
+                Some(dataset) => dataset,
+                None => self.0.entry(work.dataset.name.clone()).or_default(),
+            };
+            dataset.entry(work.shard).or_insert(samples);
         }
     }
 }
@@ -62,8 +67,4 @@ fn read<'a>(unit: &'a Unit, result: &UnitResult) -> Option<(&'a EncodeImages, Di
         Work::EncodeImages(work) => result.samples.map(|digest| (work, digest)),
         Work::EncodeTexts(_) | Work::Rank(_) => None,
     }
-}
-
-fn key(work: &EncodeImages) -> (DatasetName, u32, u32) {
-    (work.dataset.name.clone(), work.shard.start, work.shard.end)
 }

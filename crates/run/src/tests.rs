@@ -40,7 +40,7 @@ fn plan(images: u32) -> Arc<Plan> {
         batch: 32,
         tile: 32,
     };
-    let mut units = vec![(Work::EncodeTexts(texts), Vec::new())];
+    let mut units = vec![Work::EncodeTexts(texts)];
     for index in 0..images {
         let work = EncodeImages {
             model: model.clone(),
@@ -51,7 +51,7 @@ fn plan(images: u32) -> Arc<Plan> {
             quarantine_bad_samples: true,
             recipe: None,
         };
-        units.push((Work::EncodeImages(work), Vec::new()));
+        units.push(Work::EncodeImages(work));
     }
     let text_units = UnitRange { start: 0, end: 1 };
     let all = UnitRange { start: 1, end: 1 + images };
@@ -66,13 +66,13 @@ fn plan(images: u32) -> Arc<Plan> {
     };
     for image in all.iter() {
         let own = UnitRange { start: image.0, end: image.0 + 1 };
-        units.push((Work::Rank(rank(Direction::ImageToText, own)), vec![text_units, own]));
+        units.push(Work::Rank(rank(Direction::ImageToText, own)));
     }
-    units.push((Work::Rank(rank(Direction::TextToImage, all)), vec![text_units, all]));
+    units.push(Work::Rank(rank(Direction::TextToImage, all)));
     let units = (0..)
         .map(UnitId)
         .zip(units)
-        .map(|(id, (work, needs))| Unit { id, work, needs, rows: 4, turn: 0, group: None })
+        .map(|(id, work)| Unit { id, work, rows: 4, turn: 0, group: None })
         .collect();
     Arc::new(Plan {
         schema: PLAN_SCHEMA.into(),
@@ -208,8 +208,8 @@ impl Observed {
         match command {
             Command::Grant(attempt) => {
                 assert_eq!(before.state(), RunState::Running, "an ended run grants nothing");
-                let unit = self.run.plan().unit(attempt.unit).unwrap().clone();
-                for need in unit.needs.iter().flat_map(|need| need.iter()) {
+                let unit = self.run.plan().unit(attempt.unit).unwrap();
+                for need in unit.needs().flat_map(UnitRange::iter) {
                     assert!(self.commits.contains_key(&need), "granted before its inputs");
                 }
             }
@@ -327,7 +327,7 @@ proptest! {
     /// Executors cut parts at tiles; what they make of any set must be accepted.
     #[test]
     fn a_part_of_whole_tiles_is_a_valid_result(texts in 1..200_000_u32, parts in 1..20_u32) {
-        let mut unit = plan(1).units[0].clone();
+        let mut unit = plan(1).unit(UnitId(0)).unwrap();
         let Work::EncodeTexts(work) = &mut unit.work else { unreachable!("texts come first") };
         work.parts = parts;
         for part in 0..parts {
@@ -336,7 +336,7 @@ proptest! {
             let start = starts.start.next_multiple_of(work.tile).min(end);
             let planned = Unit {
                 rows: EncodeTexts::most_rows(texts, parts, work.tile),
-                ..plan(1).units[0].clone()
+                ..plan(1).unit(UnitId(0)).unwrap()
             };
             let result = UnitResult { rows: u64::from(end - start), ..samples(b"") };
             prop_assert_eq!(validate(&planned, &result), Ok(()));
@@ -347,7 +347,7 @@ proptest! {
 #[test]
 fn more_rows_than_a_part_can_have_are_refused() {
     let rows = EncodeTexts::most_rows(20_000, 2, 32);
-    let planned = Unit { rows, ..plan(1).units[0].clone() };
+    let planned = Unit { rows, ..plan(1).unit(UnitId(0)).unwrap() };
     let of = |rows| validate(&planned, &UnitResult { rows, ..samples(b"") });
     assert_eq!(of(10_016), Ok(()), "two shares of 10,000, and a tile that spans them");
     assert_eq!(of(10_032), Err("10032 rows of at most 10031".into()));
@@ -357,10 +357,14 @@ fn more_rows_than_a_part_can_have_are_refused() {
 fn other_bytes_behind_one_path_are_found_by_shard() {
     let plan = plan(2);
     let mut known = SampleDigests::default();
-    known.add(&plan.units[1], &samples(b"one"));
-    assert_eq!(known.check(&plan.units[1], &samples(b"one")), Ok(()));
-    assert_eq!(known.check(&plan.units[2], &samples(b"two")), Ok(()), "another shard");
-    let error = known.check(&plan.units[1], &samples(b"two")).unwrap_err();
+    known.add(&plan.unit(UnitId(1)).unwrap(), &samples(b"one"));
+    assert_eq!(known.check(&plan.unit(UnitId(1)).unwrap(), &samples(b"one")), Ok(()));
+    assert_eq!(
+        known.check(&plan.unit(UnitId(2)).unwrap(), &samples(b"two")),
+        Ok(()),
+        "another shard"
+    );
+    let error = known.check(&plan.unit(UnitId(1)).unwrap(), &samples(b"two")).unwrap_err();
     assert_eq!(
         error.to_string(),
         "the samples 0..4 of dataset `set` are not the bytes that another unit of this run read; \
@@ -551,9 +555,9 @@ fn waits_double_up_to_ten_seconds() {
 #[test]
 fn units_of_one_component_are_granted_in_the_order_of_their_turns() {
     let mut turned = (*plan(4)).clone();
-    for (unit, turn) in turned.units.iter_mut().zip([0, 9, 3, 7, 3]) {
-        unit.turn = turn;
-    }
+    let turns = [0, 9, 3, 7, 3, 5, 6, 7, 8, 9];
+    turned.units =
+        turned.units.iter().zip(turns).map(|(unit, turn)| Unit { turn, ..unit }).collect();
     let mut run = Run::new(Arc::new(turned), &BTreeMap::new());
     let mut granted = Vec::new();
     for token in 1..=5 {

@@ -49,8 +49,13 @@ impl Trouble {
         self.hunt.as_mut().map_or(Next::Again, Hunt::survived)
     }
 
-    /// Takes in a failed attempt of `unit`.
-    pub(crate) fn failed(&mut self, unit: &Unit, attempt: &Attempt, class: FailureClass) -> Next {
+    /// Takes in a failed attempt of a unit whose `rows` may be set aside, if any.
+    pub(crate) fn failed(
+        &mut self,
+        rows: Option<Shard>,
+        attempt: &Attempt,
+        class: FailureClass,
+    ) -> Next {
         match class {
             FailureClass::Infrastructure => {
                 self.infrastructure += 1;
@@ -66,11 +71,11 @@ impl Trouble {
                 // Without another host there is nobody else to ask.
                 give_up_if(self.witnesses.len() >= WITNESSES || !attempt.elsewhere)
             }
-            FailureClass::Crash | FailureClass::Resource => self.died(unit, attempt),
+            FailureClass::Crash | FailureClass::Resource => self.died(rows, attempt),
         }
     }
 
-    fn died(&mut self, unit: &Unit, attempt: &Attempt) -> Next {
+    fn died(&mut self, rows: Option<Shard>, attempt: &Attempt) -> Next {
         self.counted += 1;
         if let Some(hunt) = self.hunt.as_mut().filter(|_| attempt.terms.alone) {
             return hunt.died();
@@ -78,7 +83,7 @@ impl Trouble {
         self.deaths += 1;
         self.witnesses.insert(attempt.node.clone());
         if self.deaths >= DEATHS_IN_COMPANY && self.hunt.is_none() {
-            self.hunt = Some(Hunt::new(rows(unit)));
+            self.hunt = Some(Hunt::new(rows));
         }
         Next::Again
     }
@@ -89,7 +94,7 @@ const fn give_up_if(given_up: bool) -> Next {
 }
 
 /// The samples of a unit, if bad ones may be set aside.
-const fn rows(unit: &Unit) -> Option<Shard> {
+pub(crate) const fn bisectable(unit: &Unit) -> Option<Shard> {
     match &unit.work {
         Work::EncodeImages(work) if work.quarantine_bad_samples => Some(work.shard),
         Work::EncodeImages(_) | Work::EncodeTexts(_) | Work::Rank(_) => None,

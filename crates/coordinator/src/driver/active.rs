@@ -2,18 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use orchestrator_plan::{Homeless, Placement, Plan, Rank, UnitRange, Work};
+use orchestrator_plan::{Homeless, Placement, Plan, Rank, Unit, UnitRange, Work};
 use orchestrator_run::{
     AssignedRank, AssignedWork, Assignment, Attempt, Command, Committed, Millis, Run, RunState,
     SampleDigests, Stragglers, Terms, UnitOutcome, UnitResult,
 };
 use orchestrator_types::{
-    Component, DatasetName, Digest, FencingToken, NodeName, RunId, SessionId, Shard, SliceId,
-    UnitId,
+    Component, DatasetName, Digest, FencingToken, NodeName, RunId, SessionId, SliceId, UnitId,
     planted::{Bug, is_planted},
 };
 
-use super::{CommitOutcome, Outbox, progress::Tally};
+use super::{CommitOutcome, Outbox, history::History, progress::Tally};
 use crate::{
     event::{Live, RunEvent},
     store::{CommittedRow, LeaseRow, RunKey, Store, StoreError},
@@ -35,7 +34,7 @@ pub(super) struct ActiveRun {
     pub homeless: Option<Homeless>,
     /// What images were read, for every worker reads the same.
     pub samples: SampleDigests,
-    next_sequence: u64,
+    history: History,
     /// Blobs of committed units.
     blobs: Vec<Option<Digest>>,
     /// Samples whose event was told.
@@ -60,6 +59,13 @@ pub(super) struct Book<'a> {
     pub store: &'a Store,
     pub outbox: &'a mut Outbox,
     pub at: i64,
+}
+
+/// A result, and the unit whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub unit: &'a Unit,
+    pub result: &'a UnitResult,
 }
 
 /// What a command means for the caller.
@@ -93,10 +99,9 @@ impl ActiveRun {
             let set_aside = set_aside && !is_planted(Bug::SetAsideForgotten);
             committed.insert(id, Committed { token, set_aside });
             blobs[id.0 as usize] = Some(blob);
-            let unit = &plan.units[id.0 as usize];
-            progress.commit(unit.component(), unit.rows);
-            if let Some(read) = read {
-                samples.learn(unit, read);
+            progress.commit(plan.units.component(id), plan.units.rows(id));
+            if let Some((read, unit)) = read.zip(plan.unit(id)) {
+                samples.learn(&unit, read);
             }
         })?;
         let mut active = Self {
@@ -109,14 +114,15 @@ impl ActiveRun {
             progress,
             homeless: None,
             samples,
-            next_sequence: store.next_sequence(key)?,
+            history: History::new(key, store)?,
             blobs,
             quarantined: BTreeSet::new(),
             known_slices: store.slices(key)?.into_iter().collect(),
         };
         for (unit, result) in store.set_aside(key)? {
-            if committed.contains_key(&unit) {
-                active.add_quarantined(unit, &result);
+            let unit = active.run.plan().unit(unit).filter(|unit| committed.contains_key(&unit.id));
+            if let Some(unit) = unit {
+                active.add_quarantined(&unit, &result);
             }
         }
         Ok(active)
@@ -187,21 +193,19 @@ impl ActiveRun {
 
     /// Number of the last event.
     pub(super) const fn last_sequence(&self) -> u64 {
-        self.next_sequence - 1
+        self.history.last_sequence()
     }
 
     /// Keeps what later units need of a result; returns samples that were not told before.
-    fn add_result(&mut self, id: UnitId, result: &UnitResult) -> Vec<RunEvent> {
-        self.blobs[id.0 as usize] = Some(result.blob.digest);
-        let unit = &self.run.plan().units[id.0 as usize];
+    fn add_result(&mut self, unit: &Unit, result: &UnitResult) -> Vec<RunEvent> {
+        self.blobs[unit.id.0 as usize] = Some(result.blob.digest);
         self.progress.commit(unit.component(), unit.rows);
         self.samples.add(unit, result);
-        self.add_quarantined(id, result)
+        self.add_quarantined(unit, result)
     }
 
     /// Remembers samples that were set aside; returns those that were not told before.
-    fn add_quarantined(&mut self, unit: UnitId, result: &UnitResult) -> Vec<RunEvent> {
-        let unit = &self.run.plan().units[unit.0 as usize];
+    fn add_quarantined(&mut self, unit: &Unit, result: &UnitResult) -> Vec<RunEvent> {
         let Work::EncodeImages(work) = &unit.work else { return Vec::new() };
         let dataset = &work.dataset.name;
         let fresh = result
@@ -223,17 +227,19 @@ impl ActiveRun {
         event: RunEvent,
         book: &mut Book<'_>,
     ) -> Result<(), StoreError> {
-        let recorded = book.store.append(self.key, self.next_sequence, event, book.at)?;
-        self.next_sequence += 1;
-        book.outbox.tell(Live::Recorded(self.id.clone(), recorded));
-        Ok(())
+        self.history.record(&self.id, event, book.at, book.outbox)
+    }
+
+    /// Stores what was recorded in this turn.
+    pub(super) fn write_history(&mut self, at: i64, store: &Store) -> Result<(), StoreError> {
+        self.history.write(at, store)
     }
 
     /// Writes what a command orders.
     pub(super) fn perform(
         &mut self,
         command: Command,
-        result: Option<&UnitResult>,
+        arrived: Option<Arrived<'_>>,
         book: &mut Book<'_>,
     ) -> Result<Option<Answer>, StoreError> {
         match command {
@@ -244,8 +250,8 @@ impl ActiveRun {
                 Ok(Some(Answer::Granted))
             }
             Command::Commit(attempt) => {
-                let result = result.expect("a unit is finished with its result");
-                self.commit(attempt, result, book)?;
+                let arrived = arrived.expect("a unit is finished with its result");
+                self.commit(&attempt, arrived, book)?;
                 Ok(Some(Answer::Commit(CommitOutcome::Committed)))
             }
             Command::AlreadyCommitted(_) => {
@@ -253,7 +259,7 @@ impl ActiveRun {
             }
             Command::Fence { unit, token } => {
                 self.record(RunEvent::LateResult { unit, token }, book)?;
-                self.compare(unit, token, result, book)?;
+                self.compare(unit, token, arrived.map(|arrived| arrived.result), book)?;
                 Ok(Some(Answer::Commit(CommitOutcome::Fenced)))
             }
             Command::Failure { attempt, class, message, last } => {
@@ -286,14 +292,14 @@ impl ActiveRun {
 
     fn commit(
         &mut self,
-        attempt: Attempt,
-        result: &UnitResult,
+        attempt: &Attempt,
+        Arrived { unit: planned, result }: Arrived<'_>,
         book: &mut Book<'_>,
     ) -> Result<(), StoreError> {
         let granted = self.granted.remove(&attempt.token).map(|granted| granted.at_unix_ms);
-        book.store.commit_unit(self.key, &attempt, granted, result, book.at)?;
-        let Attempt { unit, slice, .. } = attempt;
-        let quarantined = self.add_result(unit, result);
+        book.store.commit_unit(self.key, attempt, granted, result, book.at)?;
+        let (unit, slice) = (attempt.unit, attempt.slice.clone());
+        let quarantined = self.add_result(planned, result);
         let UnitResult { rows, timing, cached, .. } = result;
         let (rows, total_ms, cached) = (*rows, timing.total_ms, *cached);
         self.record(RunEvent::UnitCommitted { unit, slice, rows, total_ms, cached }, book)?;
@@ -328,8 +334,9 @@ impl ActiveRun {
         for progress in self.progress.all(&self.run) {
             book.outbox.tell(Live::Progress(self.id.clone(), book.at, progress));
         }
-        book.store.end_run(self.key, state, self.next_sequence, book.at)?;
-        self.record(RunEvent::StateChanged { state }, book)
+        book.store.end_run(self.key, state, self.history.last_sequence() + 1, book.at)?;
+        self.record(RunEvent::StateChanged { state }, book)?;
+        self.write_history(book.at, book.store)
     }
 
     /// Stores what a slice may hold, the first time that it works on this run.
@@ -349,7 +356,8 @@ impl ActiveRun {
 
     /// The unit of an attempt with its inputs named by content.
     pub(super) fn assignment(&self, attempt: &Attempt) -> Assignment {
-        let work = match self.run.plan().units[attempt.unit.0 as usize].work.clone() {
+        let unit = self.run.plan().unit(attempt.unit);
+        let work = match unit.expect("attempts are of units of the plan").work {
             Work::EncodeTexts(work) => AssignedWork::EncodeTexts(work),
             Work::EncodeImages(work) => AssignedWork::EncodeImages(work),
             Work::Rank(work) => AssignedWork::Rank(self.assigned_rank(work)),
@@ -377,7 +385,9 @@ impl ActiveRun {
             text_blobs: self.inputs(text_units).map(|(_, digest)| digest).collect(),
             image_blobs: self
                 .inputs(image_units)
-                .map(|(unit, digest)| (self.shard(unit), digest))
+                .filter_map(|(unit, digest)| {
+                    self.run.plan().units.image_shard(unit).map(|shard| (shard, digest))
+                })
                 .collect(),
         }
     }
@@ -387,14 +397,5 @@ impl ActiveRun {
             let blob = self.blobs[unit.0 as usize];
             (unit, blob.expect("a unit is granted after what it needs is committed"))
         })
-    }
-
-    fn shard(&self, unit: UnitId) -> Shard {
-        match &self.run.plan().units[unit.0 as usize].work {
-            Work::EncodeImages(work) => work.shard,
-            Work::EncodeTexts(_) | Work::Rank(_) => {
-                unreachable!("image ranges hold image units only")
-            }
-        }
     }
 }

@@ -30,8 +30,8 @@ struct Rows {
 impl Tally {
     pub(super) fn new(plan: &Plan) -> Self {
         let mut rows: BTreeMap<Component, Rows> = BTreeMap::new();
-        for unit in &plan.units {
-            rows.entry(unit.component()).or_default().total += u64::from(unit.rows);
+        for block in plan.units.blocks() {
+            rows.entry(block.component()).or_default().total += block.total_rows();
         }
         Self { rows, reports: BTreeMap::new(), told_at: None }
     }
@@ -58,10 +58,10 @@ impl Tally {
             self.rows.iter().map(|(component, rows)| (*component, rows.committed)).collect();
         self.reports.retain(|token, _| run.live().contains_key(token));
         for (token, report) in &self.reports {
-            let unit = &run.plan().units[run.live()[token].unit.0 as usize];
-            let part = report.done.min(report.total).saturating_mul(u64::from(unit.rows));
+            let (units, unit) = (&run.plan().units, run.live()[token].unit);
+            let part = report.done.min(report.total).saturating_mul(units.rows(unit).into());
             // An executor counts in its own steps; a unit is worth its rows.
-            *done.entry(unit.component()).or_default() +=
+            *done.entry(units.component(unit)).or_default() +=
                 part.checked_div(report.total).unwrap_or(0);
         }
         let total = |component: &Component| self.rows[component].total;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use orchestrator_plan::{Plan, Unit};
+use orchestrator_plan::{Block, Plan};
 use orchestrator_proto::{Refusal, RefusalCode};
 use orchestrator_run::{Command, Event, RunState};
 use orchestrator_types::{
@@ -37,7 +37,7 @@ impl Driver {
             return Ok(Ok(earlier));
         }
         // Slices may have left since it was planned.
-        let components = plan.units.iter().map(Unit::component).collect();
+        let components = plan.units.blocks().iter().map(Block::component).collect();
         if let Err(refusal) = self.misfit(&plan, &components) {
             return Ok(Err(refusal));
         }
@@ -111,7 +111,7 @@ impl Driver {
         match active.run.state() {
             RunState::Running => {
                 self.runs.insert(active.id.clone(), active);
-                self.place();
+                self.unplaced = true;
                 Ok(())
             }
             // Nothing was left to do.

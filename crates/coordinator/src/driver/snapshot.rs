@@ -74,12 +74,12 @@ impl Driver {
 }
 
 fn view(active: &ActiveRun, attempt: &Attempt) -> AttemptView {
-    let unit = &active.run.plan().units[attempt.unit.0 as usize];
-    let rows = u64::from(unit.rows);
+    let units = &active.run.plan().units;
+    let rows = u64::from(units.rows(attempt.unit));
     AttemptView {
         run: active.id.clone(),
         unit: attempt.unit,
-        component: unit.component(),
+        component: units.component(attempt.unit),
         attempt: attempt.number,
         token: attempt.token,
         slice: attempt.slice.clone(),

@@ -2,7 +2,6 @@
 
 mod pause;
 mod resume;
-mod scale;
 
 use std::{
     collections::BTreeMap,
@@ -242,7 +241,7 @@ fn ranking_units_get_the_blobs_of_the_units_they_need() {
         if let AssignedWork::Rank(rank) = &assignment.work {
             ranks += 1;
             let plan = bench.driver.runs[&assignment.run].run.plan().clone();
-            let Work::Rank(planned) = &plan.units[assignment.unit.0 as usize].work else {
+            let Work::Rank(planned) = plan.unit(assignment.unit).unwrap().work else {
                 panic!("a unit keeps its kind")
             };
             let expected = |units: orchestrator_plan::UnitRange| -> Vec<Digest> {

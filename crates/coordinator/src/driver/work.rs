@@ -10,12 +10,13 @@ use orchestrator_types::{
 
 use super::{
     CommitOutcome, Driver, Registered, Registration, Reply,
-    active::{ActiveRun, Answer, Book, Granted},
+    active::{ActiveRun, Answer, Arrived, Book, Granted},
+    history::History,
     request::{AttemptReport, FailedUnit, FinishedUnit, LeaseCall},
     sessions::Answered,
 };
 use crate::{
-    event::{Live, RunEvent},
+    event::RunEvent,
     store::{StoreError, UnitStage},
 };
 
@@ -81,7 +82,7 @@ impl Driver {
         self.forget_unheld(&worker)?;
         let keep = self.still_live(&worker);
         self.sessions.add(worker, self.now);
-        self.place();
+        self.unplaced = true;
         Ok(Ok(Registered {
             epoch: self.store.epoch(),
             keep,
@@ -151,7 +152,7 @@ impl Driver {
                 self.apply(&run, event, None)?;
             }
         }
-        self.place();
+        self.unplaced = true;
         Ok(())
     }
 
@@ -331,14 +332,17 @@ impl Driver {
     ) -> Result<CommitOutcome, StoreError> {
         let FinishedUnit { run, unit, token, result } = finished;
         let Some(active) = self.runs.get(run) else { return self.late(run, *unit, *token) };
+        let Some(planned) = active.run.plan().unit(*unit) else {
+            let message = format!("run {run} has no unit {unit}");
+            return Ok(CommitOutcome::Refused(message));
+        };
         let attempt = active.run.live().get(token);
         if let Some(attempt) = attempt.filter(|attempt| attempt.unit == *unit) {
             if attempt.session != *session {
                 let message = format!("attempt {token} belongs to another session");
                 return Ok(CommitOutcome::Refused(message));
             }
-            let planned = &active.run.plan().units[unit.0 as usize];
-            if let Err((class, problem)) = acceptable(active, planned, attempt, result) {
+            if let Err((class, problem)) = acceptable(active, &planned, attempt, result) {
                 let message = format!("the result of unit {unit} is refused: {problem}");
                 let event = Event::Failed { token: *token, class, message: message.clone() };
                 self.apply(run, event, None)?;
@@ -349,7 +353,7 @@ impl Driver {
         }
         let set_aside = !result.quarantined.is_empty();
         let event = Event::Finished { token: *token, unit: *unit, set_aside };
-        match self.apply(run, event, Some(result))? {
+        match self.apply(run, event, Some(Arrived { unit: &planned, result }))? {
             Some(Answer::Commit(outcome)) => Ok(outcome),
             Some(Answer::Granted) | None => unreachable!("a result is always answered"),
         }
@@ -369,10 +373,10 @@ impl Driver {
         if row.is_some_and(|row| row.stage == UnitStage::Committed && row.token == Some(token)) {
             return Ok(CommitOutcome::AlreadyCommitted);
         }
-        let sequence = self.store.next_sequence(key)?;
+        let mut history = History::new(key, &self.store)?;
         let event = RunEvent::LateResult { unit, token };
-        let recorded = self.store.append(key, sequence, event, self.at_unix_ms)?;
-        self.outbox.tell(Live::Recorded(run.clone(), recorded));
+        history.record(run, event, self.at_unix_ms, &mut self.outbox)?;
+        history.write(self.at_unix_ms, &self.store)?;
         Ok(CommitOutcome::Fenced)
     }
 
@@ -391,13 +395,13 @@ impl Driver {
         &mut self,
         run: &RunId,
         event: Event,
-        result: Option<&UnitResult>,
+        arrived: Option<Arrived<'_>>,
     ) -> Result<Option<Answer>, StoreError> {
         let Some(active) = self.runs.get_mut(run) else { return Ok(None) };
         let mut book = Book { store: &self.store, outbox: &mut self.outbox, at: self.at_unix_ms };
         let mut answer = None;
         for command in active.run.step(event, self.now) {
-            answer = active.perform(command, result, &mut book)?.or(answer);
+            answer = active.perform(command, arrived, &mut book)?.or(answer);
         }
         self.forget_if_ended(run);
         Ok(answer)

@@ -115,7 +115,7 @@ impl Source<'_> {
         let mut ids = Vec::new();
         for unit in ranking.units.iter() {
             let lines = predictions::lines(self.ended, self.blobs, unit).await?;
-            let planned = self.ended.documents.plan.units[unit.0 as usize].rows;
+            let planned = self.ended.documents.plan.units.rows(unit);
             if lines.len() != planned as usize {
                 return Ok(None);
             }

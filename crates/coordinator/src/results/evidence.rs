@@ -215,7 +215,7 @@ fn libtorch(slices: &[SliceRow]) -> Option<String> {
 
 fn quarantined(ended: &Ended) -> Vec<QuarantinedSample> {
     let mut samples = Vec::new();
-    for unit in &ended.documents.plan.units {
+    for unit in ended.documents.plan.units.iter() {
         let (Work::EncodeImages(work), Some(result)) = (&unit.work, ended.result(unit.id)) else {
             continue;
         };
@@ -231,9 +231,11 @@ fn quarantined(ended: &Ended) -> Vec<QuarantinedSample> {
 fn unfinished(ended: &Ended) -> Vec<UnfinishedUnit> {
     let units = &ended.documents.plan.units;
     let trials = trials_of_units(ended);
-    let open = units.iter().filter(|unit| ended.result(unit.id).is_none());
+    let open = units.ids().filter(|unit| ended.result(*unit).is_none());
     let trial = |unit: &Unit| trials.get(&unit.id).copied().flatten();
-    open.map(|unit| unfinished_unit(unit, ended.row(unit.id), trial(unit))).collect()
+    open.filter_map(|unit| units.get(unit))
+        .map(|unit| unfinished_unit(&unit, ended.row(unit.id), trial(&unit)))
+        .collect()
 }
 
 fn unfinished_unit(unit: &Unit, row: Option<&UnitRow>, trial: Option<TrialId>) -> UnfinishedUnit {

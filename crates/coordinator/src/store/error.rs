@@ -117,7 +117,7 @@ impl StoreError {
         })
     }
 
-    pub(super) fn row<E>(what: &'static str) -> impl FnOnce(E) -> Self
+    pub(crate) fn row<E>(what: &'static str) -> impl FnOnce(E) -> Self
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {

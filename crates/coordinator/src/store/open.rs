@@ -75,7 +75,7 @@ pub(super) fn prepare(connection: &mut Connection, state: &Path) -> Result<(), S
     }
     if format < schema::FORMAT {
         tracing::info!(state = %state.display(), format, "the store is brought up to date");
-        schema::upgrade(connection).map_err(StoreError::database("upgrade its tables"))?;
+        schema::upgrade(connection, format).map_err(StoreError::database("upgrade its tables"))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use orchestrator_types::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RunKey, StoreError};
-use crate::event::Recorded;
+use crate::event::{Recorded, RunEvent};
 
 /// One line about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -397,21 +397,31 @@ pub(super) fn events(
     after: u64,
     limit: u32,
 ) -> Result<Vec<Recorded>, StoreError> {
-    let sql = "SELECT sequence, at_unix_ms, event FROM events
-         WHERE run = ?1 AND sequence > ?2 ORDER BY sequence LIMIT ?3";
-    rows(connection, sql, params![run.0, after.cast_signed(), limit], |row| {
-        Ok(Recorded {
-            sequence: column::<i64>(row, 0)?.cast_unsigned(),
-            at_unix_ms: column(row, 1)?,
-            event: json(&column::<String>(row, 2)?, "event")?,
-        })
-    })
+    // Rows hold many events, and at least one.
+    let sql = "SELECT last, at_unix_ms, events FROM events
+         WHERE run = ?1 AND last > ?2 ORDER BY last LIMIT ?3";
+    let (most, mut found) = (limit as usize, Vec::new());
+    let mut statement = connection.prepare_cached(sql).map_err(StoreError::database("be read"))?;
+    let selected = statement.query(params![run.0, after.cast_signed(), limit]);
+    let mut selected = selected.map_err(StoreError::database("be read"))?;
+    while found.len() < most {
+        let Some(row) = selected.next().map_err(StoreError::database("be read"))? else { break };
+        let (last, at_unix_ms) = (column::<i64>(row, 0)?.cast_unsigned(), column(row, 1)?);
+        let events: Vec<RunEvent> = json(&column::<String>(row, 2)?, "events")?;
+        let first = last + 1 - events.len() as u64;
+        let events = (first..).zip(events).filter(|(sequence, _)| *sequence > after);
+        let events = events.take(most - found.len());
+        found.extend(events.map(|(sequence, event)| Recorded { sequence, at_unix_ms, event }));
+    }
+    Ok(found)
 }
 
 /// The event with which the present life of a run began; 0 before the first.
 pub(super) fn begun(connection: &Connection, run: RunKey) -> Result<u64, StoreError> {
-    let sql = "SELECT max(sequence) FROM events WHERE run = ?1
-         AND event LIKE '{\"kind\":\"state_changed\"%' AND event LIKE '%\"running\"%'";
+    let sql =
+        "SELECT max(last - json_array_length(events) + 1 + key) FROM events, json_each(events)
+         WHERE run = ?1 AND events LIKE '%\"state_changed\"%'
+         AND value ->> 'kind' = 'state_changed' AND value ->> 'state' = 'running'";
     let found: rusqlite::Result<Option<i64>> = connection.query_row(sql, [run.0], |row| row.get(0));
     let found = found.map_err(StoreError::database("be read"))?;
     Ok(found.unwrap_or_default().cast_unsigned())

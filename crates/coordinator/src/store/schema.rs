@@ -7,7 +7,7 @@
 use rusqlite::Connection;
 
 /// Version of the tables, in SQLite's `user_version`. A newer one is refused, never guessed at.
-pub(super) const FORMAT: i64 = 2;
+pub(super) const FORMAT: i64 = 3;
 
 const TABLES: &str = "
 CREATE TABLE meta (
@@ -60,14 +60,6 @@ CREATE TABLE slices (
   PRIMARY KEY (run, slice)
 ) WITHOUT ROWID;
 
-CREATE TABLE events (
-  run INTEGER NOT NULL,
-  sequence INTEGER NOT NULL,
-  at_unix_ms INTEGER NOT NULL,
-  event TEXT NOT NULL,
-  PRIMARY KEY (run, sequence)
-) WITHOUT ROWID;
-
 INSERT INTO meta (key, value) VALUES ('epoch', 0), ('clean', 1), ('token_limit', 1),
   ('identity', abs(random() >> 1));
 ";
@@ -98,6 +90,25 @@ CREATE TABLE results (
   input BLOB
 );
 CREATE INDEX inputs ON results (input) WHERE input IS NOT NULL;
+";
+
+/// A run's history, many events a row: a JSON list of those of one turn, of which the last is number
+/// `last`.
+const EVENTS: &str = "
+CREATE TABLE events (
+  run INTEGER NOT NULL,
+  last INTEGER NOT NULL,
+  at_unix_ms INTEGER NOT NULL,
+  events TEXT NOT NULL,
+  PRIMARY KEY (run, last)
+) WITHOUT ROWID;
+";
+
+/// Formats 1 and 2 had one event a row.
+const JOIN_EVENTS: &str = "
+INSERT INTO events (run, last, at_unix_ms, events)
+  SELECT run, sequence, at_unix_ms, '[' || event || ']' FROM single_events;
+DROP TABLE single_events;
 ";
 
 /// Format 1 kept results in their units' rows.
@@ -147,16 +158,22 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(LEASES)?;
     transaction.execute_batch(RESULTS)?;
+    transaction.execute_batch(EVENTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }
 
-/// Brings an older database up to date, all or nothing.
-pub(super) fn upgrade(connection: &mut Connection) -> rusqlite::Result<()> {
+/// Brings a database of format `from` up to date, all or nothing.
+pub(super) fn upgrade(connection: &mut Connection, from: i64) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    transaction.execute_batch(LEASES)?;
-    transaction.execute_batch(RESULTS)?;
-    transaction.execute_batch(SPLIT_RESULTS)?;
+    if from < 2 {
+        transaction.execute_batch(LEASES)?;
+        transaction.execute_batch(RESULTS)?;
+        transaction.execute_batch(SPLIT_RESULTS)?;
+    }
+    transaction.execute_batch("ALTER TABLE events RENAME TO single_events")?;
+    transaction.execute_batch(EVENTS)?;
+    transaction.execute_batch(JOIN_EVENTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }

@@ -13,7 +13,7 @@ fn submission(request_id: &str) -> Submission {
         name: "p".into(),
         placement: Vec::new(),
         trials: Vec::new(),
-        units: Vec::new(),
+        units: orchestrator_plan::Units::default(),
         reasons: Vec::new(),
         memory: MemoryTerms::default(),
         split: orchestrator_plan::Split::Auto,
@@ -67,6 +67,10 @@ fn result() -> UnitResult {
     }
 }
 
+fn state_changed(state: RunState) -> String {
+    serde_json::to_string(&crate::RunEvent::StateChanged { state }).unwrap()
+}
+
 /// A store that was not closed: its file handles go, as after a crash.
 fn crash(store: Store) {
     drop(store);
@@ -83,7 +87,7 @@ fn what_was_committed_survives_a_crash_and_nothing_else() {
     store.use_token();
     store.lease(key, &attempt(0, token), 2).unwrap();
     store.commit_unit(key, &attempt(0, token), Some(2), &result(), 3).unwrap();
-    store.append(key, 1, RunEvent::StateChanged { state: RunState::Running }, 3).unwrap();
+    store.append(key, 1, &[state_changed(RunState::Running)], 3).unwrap();
     store.commit().unwrap();
     store.begin().unwrap();
     let second = store.next_token().unwrap();
@@ -261,6 +265,7 @@ fn an_older_store_is_brought_up_to_date_also_for_a_reader() {
     connection
         .execute_batch("INSERT INTO units (run, unit, state, attempts) VALUES (1, 0, 'open', 1)")
         .unwrap();
+    connection.execute_batch(SINGLE_EVENTS).unwrap();
     drop(connection);
 
     let run: RunId = "old".parse().unwrap();
@@ -280,6 +285,37 @@ fn an_older_store_is_brought_up_to_date_also_for_a_reader() {
     assert_eq!(rows, [expected]);
     assert_eq!(store.set_aside(key).unwrap(), [(UnitId(2), stored)]);
     assert_eq!(store.epoch(), 5);
+    assert_eq!(events(state.path(), "old"), EVENTS);
+}
+
+/// Two events of format 1 or 2, one a row.
+const SINGLE_EVENTS: &str = "
+INSERT INTO events VALUES (1, 1, 10, '{\"kind\":\"state_changed\",\"state\":\"running\"}'),
+  (1, 2, 20, '{\"kind\":\"late_result\",\"unit\":2,\"token\":7}');
+";
+const EVENTS: [(u64, i64); 2] = [(1, 10), (2, 20)];
+
+fn events(state: &Path, run: &str) -> Vec<(u64, i64)> {
+    let events = Reader::open(state).unwrap().events(&run.parse().unwrap(), 0, 9).unwrap();
+    events.iter().map(|event| (event.sequence, event.at_unix_ms)).collect()
+}
+
+#[test]
+fn events_of_the_format_before_are_kept() {
+    let state = tempfile::tempdir().unwrap();
+    let store = Store::open(state.path()).unwrap();
+    let run = submission("r");
+    store.insert_run(&run, 1).unwrap();
+    let format_2 = "DROP TABLE events;
+        CREATE TABLE events (run INTEGER NOT NULL, sequence INTEGER NOT NULL,
+          at_unix_ms INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run, sequence))
+          WITHOUT ROWID;
+        PRAGMA user_version = 2;";
+    store.connection.execute_batch(format_2).unwrap();
+    store.connection.execute_batch(SINGLE_EVENTS).unwrap();
+    drop(store);
+    assert_eq!(events(state.path(), run.id.as_str()), EVENTS);
+    assert_eq!(check_store(state.path()).unwrap(), []);
 }
 
 #[test]
@@ -331,15 +367,18 @@ fn each_broken_promise_of_a_store_is_found() {
         let state = tempfile::tempdir().unwrap();
         let mut store = Store::open(state.path()).unwrap();
         let key = store.insert_run(&Submission { units: 2, ..submission("r") }, 1).unwrap();
-        store.append(key, 1, RunEvent::StateChanged { state: RunState::Running }, 1).unwrap();
+        store.append(key, 1, &[state_changed(RunState::Running)], 1).unwrap();
         for unit in 0..2 {
             let token = store.next_token().unwrap();
             store.use_token();
             store.lease(key, &attempt(unit, token), 2).unwrap();
             store.commit_unit(key, &attempt(unit, token), Some(2), &result(), 3).unwrap();
         }
-        store.append(key, 2, RunEvent::StateChanged { state: RunState::Complete }, 4).unwrap();
-        store.end_run(key, RunState::Complete, 2, 4).unwrap();
+        let noise = "{\"kind\":\"late_result\",\"unit\":0,\"token\":9}".to_owned();
+        store
+            .append(key, 4, &[noise.clone(), noise, state_changed(RunState::Complete)], 4)
+            .unwrap();
+        store.end_run(key, RunState::Complete, 4, 4).unwrap();
         store.connection.execute_batch(sql).unwrap();
         drop(store);
         check_store(state.path()).unwrap().into_iter().map(|one| one.promise).collect()
@@ -376,5 +415,36 @@ fn each_broken_promise_of_a_store_is_found() {
         broken("UPDATE runs SET ended_sequence = NULL"),
         ["a run has ended if and only if its last state says so"]
     );
-    assert_eq!(broken("DELETE FROM events WHERE sequence = 1"), ["a run's history has no gap"]);
+    let gap = ["a run's history has no gap"];
+    assert_eq!(broken("DELETE FROM events WHERE last = 1"), gap);
+    assert_eq!(broken("UPDATE events SET events = '[{}]' WHERE last = 4"), gap);
+}
+
+#[test]
+fn a_page_of_a_history_starts_and_ends_within_rows() {
+    let state = tempfile::tempdir().unwrap();
+    let store = Store::open(state.path()).unwrap();
+    let run = submission("r");
+    let key = store.insert_run(&run, 1).unwrap();
+    let late = |unit| crate::RunEvent::LateResult { unit: UnitId(unit), token: FencingToken(7) };
+    let json = |unit| serde_json::to_string(&late(unit)).unwrap();
+    store.append(key, 1, &[state_changed(RunState::Running)], 10).unwrap();
+    store.append(key, 4, &[json(2), json(3), json(4)], 20).unwrap();
+    store.append(key, 6, &[json(5), json(6)], 30).unwrap();
+    let reader = Reader::open(state.path()).unwrap();
+    let page = |after, limit| -> Vec<(u64, i64)> {
+        let events = reader.events(&run.id, after, limit).unwrap();
+        for event in events.iter().filter(|event| event.sequence > 1) {
+            assert_eq!(event.event, late(u32::try_from(event.sequence).unwrap()));
+        }
+        events.iter().map(|event| (event.sequence, event.at_unix_ms)).collect()
+    };
+    assert_eq!(page(0, 3), [(1, 10), (2, 20), (3, 20)]);
+    assert_eq!(page(3, 3), [(4, 20), (5, 30), (6, 30)]);
+    assert_eq!(page(5, 3), [(6, 30)]);
+    assert_eq!(page(6, 3), []);
+    assert_eq!(reader.begun(&run.id).unwrap(), 1);
+    let again = [json(7), state_changed(RunState::Running), state_changed(RunState::Complete)];
+    store.append(key, 9, &again, 40).unwrap();
+    assert_eq!(reader.begun(&run.id).unwrap(), 8, "the last beginning");
 }

@@ -8,15 +8,15 @@ use std::{
 use orchestrator_spec::{
     CaptionChoice, Dataset, DatasetFacts, Evaluation, Facts, ModelFacts, OnBadSample, Task, Trial,
 };
-use orchestrator_types::{DatasetName, Shard, UnitId, shards};
+use orchestrator_types::{DatasetName, Shard, UnitId};
 
 use super::{
     PlanError,
     shape::{Shape, TEXT_TILE},
 };
 use crate::{
-    DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
-    SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Work, recipe,
+    Block, DatasetSource, Direction, EncodeImages, EncodeTexts, ModelSource, Rank, RankingPlan,
+    SourceKind, TaskPlan, TextSet, TrialPlan, Unit, UnitRange, Units, Work, recipe,
 };
 use crate::{claim::Sizes, work::placed};
 
@@ -42,18 +42,18 @@ pub(super) struct Builder<'a> {
     evaluation: &'a Evaluation,
     facts: &'a Facts,
     base: &'a Path,
-    units: Vec<Unit>,
+    units: Units,
     known: BTreeMap<Shared, UnitRange>,
 }
 
 impl<'a> Builder<'a> {
     /// Nothing planned yet; relative paths start at `base`.
-    pub(super) const fn new(evaluation: &'a Evaluation, facts: &'a Facts, base: &'a Path) -> Self {
-        Self { evaluation, facts, base, units: Vec::new(), known: BTreeMap::new() }
+    pub(super) fn new(evaluation: &'a Evaluation, facts: &'a Facts, base: &'a Path) -> Self {
+        Self { evaluation, facts, base, units: Units::default(), known: BTreeMap::new() }
     }
 
     /// Everything that was planned, in order.
-    pub(super) fn into_units(self) -> Vec<Unit> {
+    pub(super) fn into_units(self) -> Units {
         self.units
     }
 
@@ -95,6 +95,7 @@ impl<'a> Builder<'a> {
         let (set, count) = texts(task, name, facts)?;
         let texts = self.text_units(model, &dataset, set, count, shape);
         let images = self.image_units(model, crop, &dataset, facts.samples, shape);
+        let cut = Cut::of(facts.samples, shard_samples(facts.samples, shape.least_shard));
         let rank = |direction, queries, depth| Rank {
             dataset: dataset.clone(),
             texts: set,
@@ -108,13 +109,13 @@ impl<'a> Builder<'a> {
             Task::ZeroShot { top_k, .. } => {
                 vec![self.image_queries(
                     |shard| rank(Direction::ImageToClass, shard, depth(top_k, facts.classes)),
-                    images,
+                    cut,
                 )]
             }
             Task::Retrieval { recall_at, .. } => vec![
                 self.image_queries(
                     |shard| rank(Direction::ImageToText, shard, depth(recall_at, count)),
-                    images,
+                    cut,
                 ),
                 self.text_queries(
                     |shard| rank(Direction::TextToImage, shard, depth(recall_at, facts.samples)),
@@ -147,13 +148,11 @@ impl<'a> Builder<'a> {
         placed(self.base, path)
     }
 
-    fn push(&mut self, work: Work, needs: Vec<UnitRange>, rows: u32) {
-        let id = UnitId(self.next());
-        self.units.push(Unit { id, work, needs, rows, turn: id.0, group: None });
-    }
-
-    fn next(&self) -> u32 {
-        u32::try_from(self.units.len()).expect("shards bound the number of units")
+    /// Plans `count` units like the first one, `rows` each and `last_rows` in the last.
+    fn push(&mut self, work: Work, count: u32, rows: u32, last_rows: u32) -> UnitRange {
+        let (id, turn, group) = (UnitId(0), 0, None);
+        let first = Unit { id, work, rows, turn, group };
+        self.units.push(Block { first, count, last_rows })
     }
 
     fn text_units(
@@ -168,24 +167,18 @@ impl<'a> Builder<'a> {
         if let Some(range) = self.known.get(&key) {
             return *range;
         }
-        let (start, parts) = (self.next(), count.div_ceil(PART_TEXTS).max(1));
-        for part in 0..parts {
-            let work = EncodeTexts {
-                model: model.clone(),
-                dataset: dataset.clone(),
-                texts,
-                part,
-                parts,
-                batch: shape.batch.text,
-                tile: TEXT_TILE,
-            };
-            self.push(
-                Work::EncodeTexts(work),
-                Vec::new(),
-                EncodeTexts::most_rows(count, parts, TEXT_TILE),
-            );
-        }
-        let range = UnitRange { start, end: self.next() };
+        let parts = count.div_ceil(PART_TEXTS).max(1);
+        let work = EncodeTexts {
+            model: model.clone(),
+            dataset: dataset.clone(),
+            texts,
+            part: 0,
+            parts,
+            batch: shape.batch.text,
+            tile: TEXT_TILE,
+        };
+        let rows = EncodeTexts::most_rows(count, parts, TEXT_TILE);
+        let range = self.push(Work::EncodeTexts(work), parts, rows, rows);
         self.known.insert(key, range);
         range
     }
@@ -202,52 +195,58 @@ impl<'a> Builder<'a> {
         if let Some(range) = self.known.get(&key) {
             return *range;
         }
-        let start = self.next();
-        for shard in shards(samples, shard_samples(samples, shape.least_shard)) {
-            let work = EncodeImages {
-                model: model.clone(),
-                dataset: dataset.clone(),
-                shard,
-                batch: shape.batch.vision,
-                tile: shape.vision_tile,
-                quarantine_bad_samples: self.evaluation.on_bad_sample == OnBadSample::Quarantine,
-                recipe: Some(recipe(dataset.manifest, crop)),
-            };
-            self.push(Work::EncodeImages(work), Vec::new(), shard.len());
-        }
-        let range = UnitRange { start, end: self.next() };
+        let cut = Cut::of(samples, shard_samples(samples, shape.least_shard));
+        let work = EncodeImages {
+            model: model.clone(),
+            dataset: dataset.clone(),
+            shard: cut.first(),
+            batch: shape.batch.vision,
+            tile: shape.vision_tile,
+            quarantine_bad_samples: self.evaluation.on_bad_sample == OnBadSample::Quarantine,
+            recipe: Some(recipe(dataset.manifest, crop)),
+        };
+        let range = self.push(Work::EncodeImages(work), cut.count, cut.rows, cut.last_rows);
         self.known.insert(key, range);
         range
     }
 
     /// One ranking unit for each image shard: it needs that shard alone.
-    fn image_queries(&mut self, rank: impl Fn(Shard) -> Rank, images: UnitRange) -> RankingPlan {
-        let start = self.next();
-        let mut direction = Direction::ImageToClass;
-        for image in images.iter() {
-            let Work::EncodeImages(EncodeImages { shard, .. }) = &self.units[image.0 as usize].work
-            else {
-                unreachable!("image ranges hold image units only")
-            };
-            let own = UnitRange { start: image.0, end: image.0 + 1 };
-            let work = Rank { image_units: own, ..rank(*shard) };
-            direction = work.direction;
-            let (needs, rows) = (vec![work.text_units, own], shard.len());
-            self.push(Work::Rank(work), needs, rows);
-        }
-        RankingPlan { direction, units: UnitRange { start, end: self.next() } }
+    fn image_queries(&mut self, rank: impl Fn(Shard) -> Rank, cut: Cut) -> RankingPlan {
+        let work = rank(cut.first());
+        let start = work.image_units.start;
+        let work = Rank { image_units: UnitRange { start, end: start + 1 }, ..work };
+        let direction = work.direction;
+        let units = self.push(Work::Rank(work), cut.count, cut.rows, cut.last_rows);
+        RankingPlan { direction, units }
     }
 
     /// One ranking unit for each shard of the texts: it needs every image.
     fn text_queries(&mut self, rank: impl Fn(Shard) -> Rank, count: u32) -> RankingPlan {
-        let start = self.next();
-        for shard in shards(count, QUERY_SHARD) {
-            let work = rank(shard);
-            let needs = vec![work.text_units, work.image_units];
-            self.push(Work::Rank(work), needs, shard.len());
-        }
-        let units = UnitRange { start, end: self.next() };
-        RankingPlan { direction: Direction::TextToImage, units }
+        let cut = Cut::of(count, QUERY_SHARD);
+        let work = rank(cut.first());
+        let direction = work.direction;
+        let units = self.push(Work::Rank(work), cut.count, cut.rows, cut.last_rows);
+        RankingPlan { direction, units }
+    }
+}
+
+/// Rows in shards of the same size, but for the last one.
+#[derive(Clone, Copy)]
+struct Cut {
+    count: u32,
+    rows: u32,
+    last_rows: u32,
+}
+
+impl Cut {
+    const fn of(rows: u32, most: u32) -> Self {
+        let count = rows.div_ceil(most);
+        let last_rows = rows - count.saturating_sub(1) * most;
+        Self { count, rows: if count > 1 { most } else { rows }, last_rows }
+    }
+
+    const fn first(self) -> Shard {
+        Shard { start: 0, end: self.rows }
     }
 }
 

@@ -99,7 +99,7 @@ proptest! {
         let slices: Vec<SliceOffer> =
             threads.iter().enumerate().map(|(at, threads)| offer(at, "cpu", *threads, 4)).collect();
         let plan = planned(samples, &slices, BATCH);
-        let left = Left::of(&plan.costs, plan.units.iter());
+        let left = Left::of(&plan.costs, &plan.units, |_| true);
         let (chosen, _) = choose(&left, &slices);
         let chosen: Vec<&SliceOffer> = chosen.iter().map(|at| &slices[*at]).collect();
         for one in &slices {

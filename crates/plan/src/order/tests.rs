@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Plan, tests::sweep};
+use crate::{Plan, Unit, tests::sweep};
 
 /// Image units in the order in which they are preferred: trial and group of each.
 fn preferred(plan: &Plan) -> Vec<(u32, u32)> {
@@ -11,7 +11,7 @@ fn preferred(plan: &Plan) -> Vec<(u32, u32)> {
         };
         plan.trials.iter().find(holds).unwrap().id.0
     };
-    let mut images: Vec<&Unit> = plan.units.iter().filter(|it| it.group.is_some()).collect();
+    let mut images: Vec<Unit> = plan.units.iter().filter(|it| it.group.is_some()).collect();
     images.sort_by_key(|unit| (unit.turn, unit.id));
     images.iter().map(|unit| (trial(unit), unit.group.unwrap().0)).collect()
 }
@@ -43,7 +43,7 @@ fn where_towers_have_no_room_beside_each_other_trials_go_one_by_one() {
 #[test]
 fn what_nothing_shares_has_the_order_of_the_plan() {
     let plan = sweep("precision: [fp32]", 600, ByteCount::gib(1));
-    assert!(plan.units.is_sorted_by_key(|unit| unit.turn));
+    assert!(plan.units.iter().is_sorted_by_key(|unit| unit.turn));
     assert_eq!(reason(&plan), "");
 }
 
@@ -64,7 +64,7 @@ proptest! {
     ) {
         let plan = sweep("precision: [fp32, bf16, fp16]", samples, ByteCount::mib(mib));
         let mut shards = BTreeMap::new();
-        for unit in &plan.units {
+        for unit in plan.units.iter() {
             match &unit.work {
                 Work::EncodeImages(work) => {
                     let what = (work.recipe.unwrap(), work.shard);
