@@ -9,6 +9,7 @@
 //! thread of its own where the disk is real; in a simulation it shares the only one.
 //! Absent on purpose: networks, planning, blobs.
 
+mod accounts;
 mod active;
 mod history;
 mod outbox;
@@ -226,7 +227,7 @@ impl Driver {
         self.serve_planning();
         self.tell_progress();
         for active in self.runs.values_mut() {
-            active.write_history(self.at_unix_ms, &self.store)?;
+            active.write(self.at_unix_ms, &self.store)?;
         }
         if is_planted(Bug::ToldBeforeDurable) {
             self.outbox.deliver();

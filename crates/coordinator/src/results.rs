@@ -11,15 +11,17 @@ mod memory;
 mod predictions;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufWriter, Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use orchestrator_ledger::Account;
 use orchestrator_proto::{CHUNK_BYTES, Refusal, RefusalCode, v1};
 use orchestrator_run::UnitResult;
-use orchestrator_types::{RunId, UnitId};
+use orchestrator_types::{RunId, SliceId, UnitId};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -56,6 +58,8 @@ struct Ended {
     /// Those with a row.
     units: Vec<UnitRow>,
     slices: Vec<SliceRow>,
+    /// Accounts of executors by slice, with the time at which they came.
+    accounts: BTreeMap<SliceId, Vec<(i64, Account)>>,
 }
 
 impl Ended {
@@ -108,6 +112,7 @@ impl Results {
             documents: reader.documents(run)?.ok_or_else(|| crate::driver::unknown(run))?,
             units: reader.units(run)?,
             slices: reader.slices(run)?,
+            accounts: reader.accounts(run)?,
             summary,
             end,
         })

@@ -20,6 +20,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use orchestrator_ledger::Sample;
 use orchestrator_plan::Placement;
 use orchestrator_run::{Attempt, RunState, UnitResult};
 use orchestrator_types::{
@@ -30,7 +31,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 pub use check::{Violation, check_store};
 pub use error::StoreError;
-pub(crate) use query::{CommittedRow, LeaseRow};
+pub(crate) use query::{AccountRow, CommittedRow, LeaseRow};
 pub use query::{Documents, RunSummary, SliceRow, UnitRow, UnitStage};
 pub use reader::Reader;
 
@@ -369,6 +370,34 @@ impl Store {
         let json = serde_json::to_string(placement).map_err(StoreError::row("placement"))?;
         let values = params![run.0, placement.slice.as_str(), json, libtorch];
         self.execute("store a slice", sql, values)
+    }
+
+    /// Stores what is known of an executor's memory; readings over time are added to those before.
+    pub(crate) fn account(
+        &self,
+        run: RunKey,
+        row: &AccountRow,
+        samples: &[Sample],
+    ) -> Result<(), StoreError> {
+        let AccountRow { slice, committed_unix_ms, life } = row;
+        let started = life.newest.started_at_unix_ms;
+        let sql = "INSERT OR REPLACE INTO accounts
+             (run, slice, started_unix_ms, committed_unix_ms, life) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let json = serde_json::to_string(life).map_err(StoreError::row("account"))?;
+        let values = params![run.0, slice.as_str(), started, committed_unix_ms, json];
+        self.execute("store an account", sql, values)?;
+        if samples.is_empty() {
+            return Ok(());
+        }
+        let sql = "INSERT INTO readings (run, slice, started_unix_ms, samples)
+             VALUES (?1, ?2, ?3, ?4)";
+        let json = serde_json::to_string(samples).map_err(StoreError::row("readings"))?;
+        self.execute("store readings", sql, params![run.0, slice.as_str(), started, json])
+    }
+
+    /// What is known of the memory of executors that worked on a run, without readings over time.
+    pub(crate) fn accounts(&self, run: RunKey) -> Result<Vec<AccountRow>, StoreError> {
+        query::accounts(&self.connection, run)
     }
 
     /// Appends `events`, each as JSON, to a run's history; the last of them is number `last`.

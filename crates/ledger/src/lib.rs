@@ -3,6 +3,7 @@
 mod account;
 mod book;
 mod ceiling;
+mod life;
 mod owner;
 mod profile;
 mod quota;
@@ -13,6 +14,7 @@ pub use account::{
 };
 pub use book::{Lease, Ledger};
 pub use ceiling::{Bound, Ceiling, DeviceRoom, slice_ceiling};
+pub use life::Life;
 pub use owner::{Holder, Owner};
 pub use profile::{
     BestBatch, ComponentProfile, Consumer, CurvePoint, PROFILE_SCHEMA, Profile, TimelinePoint,

@@ -157,8 +157,7 @@ fn forecasts(accounts: &[&Account]) -> Vec<Forecast> {
         let ForecastReading { component, model, precision, rows, tokens, .. } = reading;
         let entry =
             largest.entry((model, *component, *precision, *rows, *tokens)).or_insert(reading);
-        let weight = |it: &ForecastReading| (it.measured_bytes, it.probes, it.predicted_bytes);
-        if weight(reading) > weight(entry) {
+        if reading.weight() > entry.weight() {
             *entry = reading;
         }
     }

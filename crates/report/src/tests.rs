@@ -12,6 +12,7 @@ use orchestrator_types::{
     ByteCount, CaptionChoice, Component, DatasetName, DeviceId, Digest, FailureClass, Phase,
     Precision, SampleId, TrialId, UnitId,
 };
+use proptest::prelude::*;
 
 use super::*;
 
@@ -489,4 +490,62 @@ fn several_models_have_one_joint_digest_each() {
         "tests/data/models/tiny-clip: RGB, bicubic resize 112, centre crop 112; models/other: RGB, bicubic resize 224"
     );
     assert_eq!(provenance.templates_blake3, Some(Digest::of(b"templates")));
+}
+
+/// An account with figures of its own, as an executor that started at 5 would give it.
+fn any_account() -> impl Strategy<Value = Account> {
+    let figures = prop::collection::vec(0..9_u64, 12);
+    (figures, 0..3_u64, any::<bool>()).prop_map(|(figures, ooms, measured)| {
+        let mib = |at: usize| ByteCount::mib(figures[at]);
+        let mut account = account(5, ooms);
+        account.weights_bytes = mib(0);
+        account.predicted_peak_bytes = mib(1);
+        account.allocated_peak_bytes = mib(2);
+        account.reserved_peak_bytes = mib(3);
+        account.fragmentation = Some(figures[3] as f64 / 16.0);
+        account.device_peak_bytes = measured.then_some(mib(4));
+        account.host.resident_peak_bytes = mib(5);
+        account.host.anonymous_bytes = mib(6);
+        account.host.cgroup_used_bytes = measured.then_some(mib(7));
+        account.phases.run.seconds = figures[8] as f64;
+        account.phases.load.host_peak_bytes = mib(9);
+        account.forecasts[0].measured_bytes = measured.then_some(mib(10));
+        account.forecasts[0].rows = u32::try_from(figures[11]).unwrap() % 3;
+        account.breaches = vec![Breach {
+            at_unix_ms: i64::try_from(figures[8]).unwrap(),
+            quota_bytes: mib(0),
+            used_bytes: mib(1),
+            by: "others".to_owned(),
+        }];
+        account.samples = vec![reading(i64::try_from(figures[0]).unwrap())];
+        account
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_life_in_two_accounts_reads_as_all_its_accounts(
+        mut accounts in prop::collection::vec(any_account(), 1..8),
+    ) {
+        // An executor's counters only grow.
+        accounts.sort_by_key(|it| {
+            let counters = (it.ooms, it.retries, it.splits);
+            (counters, it.host.resident_peak_bytes, it.reserved_peak_bytes)
+        });
+        let evidence = |accounts: Vec<(i64, Account)>| MemoryEvidence {
+            accounts: accounts
+                .into_iter()
+                .map(|(committed_unix_ms, account)| AccountEvidence { committed_unix_ms, account })
+                .collect(),
+            ..MemoryEvidence::default()
+        };
+        let all = evidence((1..).zip(accounts.clone()).collect());
+        let mut life = orchestrator_ledger::Life::of(accounts[0].clone());
+        accounts[1..].iter().for_each(|account| life.add(account.clone()));
+        let samples = crate::samples(&all.accounts);
+        let newest = Account { samples: samples.clone(), ..life.newest };
+        let folded = evidence(vec![(0, life.most), (9, newest)]);
+        prop_assert_eq!(crate::samples(&folded.accounts), samples);
+        prop_assert_eq!(crate::memory::fold(folded), crate::memory::fold(all));
+    }
 }

@@ -84,8 +84,9 @@ pub struct UnitResult {
     pub reading: ExecutorReading,
     /// Digest over the bytes of the samples that were read; encodings of images only.
     pub samples: Option<Digest>,
-    /// The executor's account of its memory. Results of before it existed have none.
-    #[serde(default)]
+    /// The executor's account of its memory. Results of before it existed have none; the store keeps
+    /// accounts by executor, and wrote them into results before it did.
+    #[serde(default, skip_serializing)]
     pub account: Option<Account>,
     /// Rows that went through the tower at once; 0 where no tower was asked.
     #[serde(default)]

@@ -11,6 +11,7 @@ mod planted;
 mod python;
 mod ratio;
 mod results;
+mod scheduler;
 mod split;
 
 use anyhow::{Context, Result};
@@ -19,6 +20,7 @@ pub(crate) use chaos::{Asked as AskedChaos, run as chaos};
 pub(crate) use cpu::run as cpu;
 pub(crate) use memory::{Asked, run as memory};
 pub(crate) use planted::run as planted;
+pub(crate) use scheduler::{Asked as AskedScheduler, run as scheduler};
 pub(crate) use split::{Asked as AskedSplit, run as split};
 
 /// One line on stdout.

@@ -84,6 +84,10 @@ enum Bench {
     ///
     /// Writes its list into tests/bench/RESULTS.md.
     Planted,
+    /// Units a second through the coordinator's store and protocol, beside `dask.distributed`
+    ///
+    /// A million units on a thousand made-up workers. Writes its table into tests/bench/RESULTS.md.
+    Scheduler(bench::AskedScheduler),
     /// A light and a whole job on one slice, on two, and as the planner chooses
     ///
     /// Writes its table into tests/bench/RESULTS.md.
@@ -114,6 +118,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
             bench::memory(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
         Verb::Bench(Bench::Planted) => bench::planted(&checkout).map(|()| ExitCode::SUCCESS),
+        Verb::Bench(Bench::Scheduler(asked)) => {
+            bench::scheduler(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
         Verb::Bench(Bench::Split(asked)) => {
             bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }

@@ -12,7 +12,7 @@ use orchestrator_types::{
     planted::{Bug, is_planted},
 };
 
-use super::{CommitOutcome, Outbox, history::History, progress::Tally};
+use super::{CommitOutcome, Outbox, accounts::Accounts, history::History, progress::Tally};
 use crate::{
     event::{Live, RunEvent},
     store::{CommittedRow, LeaseRow, RunKey, Store, StoreError},
@@ -35,6 +35,7 @@ pub(super) struct ActiveRun {
     /// What images were read, for every worker reads the same.
     pub samples: SampleDigests,
     history: History,
+    accounts: Accounts,
     /// Blobs of committed units.
     blobs: Vec<Option<Digest>>,
     /// Samples whose event was told.
@@ -115,6 +116,7 @@ impl ActiveRun {
             homeless: None,
             samples,
             history: History::new(key, store)?,
+            accounts: Accounts::of_run(key, store)?,
             blobs,
             quarantined: BTreeSet::new(),
             known_slices: store.slices(key)?.into_iter().collect(),
@@ -231,7 +233,8 @@ impl ActiveRun {
     }
 
     /// Stores what was recorded in this turn.
-    pub(super) fn write_history(&mut self, at: i64, store: &Store) -> Result<(), StoreError> {
+    pub(super) fn write(&mut self, at: i64, store: &Store) -> Result<(), StoreError> {
+        self.accounts.write(self.key, at, store)?;
         self.history.write(at, store)
     }
 
@@ -298,6 +301,9 @@ impl ActiveRun {
     ) -> Result<(), StoreError> {
         let granted = self.granted.remove(&attempt.token).map(|granted| granted.at_unix_ms);
         book.store.commit_unit(self.key, attempt, granted, result, book.at)?;
+        if let Some(account) = &result.account {
+            self.accounts.add(&attempt.slice, account);
+        }
         let (unit, slice) = (attempt.unit, attempt.slice.clone());
         let quarantined = self.add_result(planned, result);
         let UnitResult { rows, timing, cached, .. } = result;
@@ -336,7 +342,7 @@ impl ActiveRun {
         }
         book.store.end_run(self.key, state, self.history.last_sequence() + 1, book.at)?;
         self.record(RunEvent::StateChanged { state }, book)?;
-        self.write_history(book.at, book.store)
+        self.write(book.at, book.store)
     }
 
     /// Stores what a slice may hold, the first time that it works on this run.

@@ -14,7 +14,7 @@ use orchestrator_report::{
 use orchestrator_run::{ImageCounts, UnitResult};
 use orchestrator_spec::Task;
 use orchestrator_tasks::{Partial, TaskKind};
-use orchestrator_types::{ByteCount, Component, DatasetName, Digest, TrialId, UnitId};
+use orchestrator_types::{ByteCount, Component, DatasetName, Digest, SliceId, TrialId, UnitId};
 
 use super::{Ended, ResultsError};
 use crate::store::{SliceRow, UnitRow, UnitStage};
@@ -139,7 +139,7 @@ fn node(ended: &Ended, slice: &SliceRow) -> NodeEvidence {
             planned_peak: Some(ByteCount::bytes(predicted)),
             weights: largest(|reading| reading.weights_bytes),
             host_peak: largest(|reading| reading.host_peak_bytes),
-            accounts: own().filter_map(account).collect(),
+            accounts: accounts(ended, &placement.slice, own()),
         },
         images: images(own().map(|(_, result)| result.images)),
     }
@@ -155,9 +155,18 @@ fn images(counts: impl Iterator<Item = ImageCounts>) -> Images {
     })
 }
 
-fn account((row, result): (&UnitRow, &UnitResult)) -> Option<AccountEvidence> {
-    let account = result.account.clone()?;
-    Some(AccountEvidence { committed_unix_ms: row.ended_unix_ms.unwrap_or_default(), account })
+/// Those of the slice's executors, and those that results of older stores hold.
+fn accounts<'a>(
+    ended: &Ended,
+    slice: &SliceId,
+    own: impl Iterator<Item = (&'a UnitRow, &'a UnitResult)>,
+) -> Vec<AccountEvidence> {
+    let known = ended.accounts.get(slice).into_iter().flatten().cloned();
+    let old = own.filter_map(|(row, result)| {
+        Some((row.ended_unix_ms.unwrap_or_default(), result.account.clone()?))
+    });
+    let evidence = |(committed_unix_ms, account)| AccountEvidence { committed_unix_ms, account };
+    known.chain(old).map(evidence).collect()
 }
 
 fn models(ended: &Ended) -> IndexMap<String, ModelEvidence> {

@@ -1,7 +1,8 @@
 //! Rows → words. Shared by the writer and by readers of other processes.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr};
 
+use orchestrator_ledger::{Account, Life, Sample};
 use orchestrator_plan::{Placement, Plan};
 use orchestrator_run::{RunState, UnitResult};
 use orchestrator_spec::{Evaluation, Facts};
@@ -113,6 +114,15 @@ pub(crate) struct CommittedRow {
     pub samples: Option<Digest>,
     /// Whether samples were left out.
     pub set_aside: bool,
+}
+
+/// What is known of the memory of an executor that worked on a run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AccountRow {
+    pub slice: SliceId,
+    /// When its newest account came, milliseconds since 1970.
+    pub committed_unix_ms: i64,
+    pub life: Life,
 }
 
 /// A slice that worked on a run.
@@ -389,6 +399,53 @@ pub(super) fn slices(connection: &Connection, run: RunKey) -> Result<Vec<SliceRo
         let placement = json(&column::<String>(row, 0)?, "placement")?;
         Ok(SliceRow { placement, libtorch: column(row, 1)? })
     })
+}
+
+pub(super) fn accounts(
+    connection: &Connection,
+    run: RunKey,
+) -> Result<Vec<AccountRow>, StoreError> {
+    let sql = "SELECT slice, committed_unix_ms, life FROM accounts WHERE run = ?1
+         ORDER BY slice, started_unix_ms";
+    rows(connection, sql, [run.0], |row| {
+        Ok(AccountRow {
+            slice: text(&column::<String>(row, 0)?, "slice id")?,
+            committed_unix_ms: column(row, 1)?,
+            life: json(&column::<String>(row, 2)?, "account")?,
+        })
+    })
+}
+
+/// Readings over time, with their slice and their executor's start.
+pub(super) fn readings(
+    connection: &Connection,
+    run: RunKey,
+) -> Result<Vec<(SliceId, i64, Vec<Sample>)>, StoreError> {
+    let sql = "SELECT slice, started_unix_ms, samples FROM readings WHERE run = ?1 ORDER BY key";
+    rows(connection, sql, [run.0], |row| {
+        let slice = text(&column::<String>(row, 0)?, "slice id")?;
+        Ok((slice, column(row, 1)?, json(&column::<String>(row, 2)?, "readings")?))
+    })
+}
+
+/// See [`super::Reader::accounts`].
+pub(super) fn accounts_of_slices(
+    connection: &Connection,
+    run: RunKey,
+) -> Result<BTreeMap<SliceId, Vec<(i64, Account)>>, StoreError> {
+    let mut samples: BTreeMap<(SliceId, i64), Vec<Sample>> = BTreeMap::new();
+    for (slice, started, more) in readings(connection, run)? {
+        samples.entry((slice, started)).or_default().extend(more);
+    }
+    let mut found: BTreeMap<SliceId, Vec<(i64, Account)>> = BTreeMap::new();
+    for AccountRow { slice, committed_unix_ms, life } in accounts(connection, run)? {
+        let Life { mut newest, most } = life;
+        let key = (slice, newest.started_at_unix_ms);
+        newest.samples = samples.remove(&key).unwrap_or_default();
+        // The newest comes last in time, because some figures are its own.
+        found.entry(key.0).or_default().extend([(0, most), (committed_unix_ms, newest)]);
+    }
+    Ok(found)
 }
 
 pub(super) fn events(

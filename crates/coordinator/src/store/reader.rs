@@ -1,8 +1,12 @@
 //! Reading a store that another process may be writing.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use orchestrator_types::{Digest, RunId};
+use orchestrator_ledger::Account;
+use orchestrator_types::{Digest, RunId, SliceId};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{
@@ -84,6 +88,15 @@ impl Reader {
     /// Slices that worked on a run.
     pub fn slices(&self, run: &RunId) -> Result<Vec<SliceRow>, StoreError> {
         self.of_run(run, query::slices)
+    }
+
+    /// The accounts of the executors that worked on a run, by slice: of each executor the newest, with all
+    /// readings over time, and the most of every figure, with the time at which they came.
+    pub(crate) fn accounts(
+        &self,
+        run: &RunId,
+    ) -> Result<BTreeMap<SliceId, Vec<(i64, Account)>>, StoreError> {
+        self.of_run(run, query::accounts_of_slices)
     }
 
     /// At most `limit` events of a run after number `after`.

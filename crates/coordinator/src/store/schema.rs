@@ -104,6 +104,28 @@ CREATE TABLE events (
 ) WITHOUT ROWID;
 ";
 
+/// Accounts of executors' memory, by run, slice and life, for a result with each would be kilobytes; and
+/// readings over time, a list for each turn that brought some. Results of formats 1 and 2 hold their
+/// accounts themselves.
+const ACCOUNTS: &str = "
+CREATE TABLE accounts (
+  run INTEGER NOT NULL,
+  slice TEXT NOT NULL,
+  started_unix_ms INTEGER NOT NULL,
+  committed_unix_ms INTEGER NOT NULL,
+  life TEXT NOT NULL,
+  PRIMARY KEY (run, slice, started_unix_ms)
+) WITHOUT ROWID;
+CREATE TABLE readings (
+  key INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  slice TEXT NOT NULL,
+  started_unix_ms INTEGER NOT NULL,
+  samples TEXT NOT NULL
+);
+CREATE INDEX readings_of_runs ON readings (run);
+";
+
 /// Formats 1 and 2 had one event a row.
 const JOIN_EVENTS: &str = "
 INSERT INTO events (run, last, at_unix_ms, events)
@@ -159,6 +181,7 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.execute_batch(LEASES)?;
     transaction.execute_batch(RESULTS)?;
     transaction.execute_batch(EVENTS)?;
+    transaction.execute_batch(ACCOUNTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }
@@ -174,6 +197,7 @@ pub(super) fn upgrade(connection: &mut Connection, from: i64) -> rusqlite::Resul
     transaction.execute_batch("ALTER TABLE events RENAME TO single_events")?;
     transaction.execute_batch(EVENTS)?;
     transaction.execute_batch(JOIN_EVENTS)?;
+    transaction.execute_batch(ACCOUNTS)?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }

@@ -306,7 +306,7 @@ fn events_of_the_format_before_are_kept() {
     let store = Store::open(state.path()).unwrap();
     let run = submission("r");
     store.insert_run(&run, 1).unwrap();
-    let format_2 = "DROP TABLE events;
+    let format_2 = "DROP TABLE events; DROP TABLE accounts; DROP TABLE readings;
         CREATE TABLE events (run INTEGER NOT NULL, sequence INTEGER NOT NULL,
           at_unix_ms INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run, sequence))
           WITHOUT ROWID;

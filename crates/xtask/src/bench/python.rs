@@ -26,20 +26,25 @@ pub(crate) struct Python {
 }
 
 impl Python {
-    /// Installs the packages (several gigabytes) unless they are there already.
+    /// The reference implementation (several gigabytes).
     pub(crate) fn prepare(checkout: &Checkout) -> Result<Self> {
-        let folder = cache::root()?.join("bench-python");
+        Self::of(checkout, "bench-python", &PACKAGES)
+    }
+
+    /// Installs packages into the folder `name` of the cache unless they are there already.
+    pub(crate) fn of(checkout: &Checkout, name: &str, packages: &[&str]) -> Result<Self> {
+        let folder = cache::root()?.join(name);
         let interpreter = folder.join("bin/python");
         let stamp = folder.join("packages");
-        let wanted = PACKAGES.join("\n");
+        let wanted = packages.join("\n");
         if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
             return Ok(Self { interpreter, scripts: scripts(checkout) });
         }
-        eprintln!("installing the reference implementation into {}", folder.display());
+        eprintln!("installing {} into {}", packages.join(", "), folder.display());
         succeed(Command::new("python3").arg("-m").arg("venv").arg("--clear").arg(&folder))?;
         let mut install = Command::new(&interpreter);
         install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        succeed(install.args(PACKAGES))?;
+        succeed(install.args(packages))?;
         fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))?;
         Ok(Self { interpreter, scripts: scripts(checkout) })
     }
