@@ -28,6 +28,10 @@ const GPU: [f64; 2] = [4e13, 1.5e14];
 const DECODE: f64 = 800.0;
 /// A prediction is not better than this share of itself: a split has to save more.
 const MARGIN: f64 = 0.1;
+/// Enough to tell apart what a clock could.
+const HALVINGS: usize = 40;
+/// Up to so many slices each number is weighed, and of more, each eighth more: one slice is nothing then.
+const EACH: usize = 64;
 /// With more units than this for each slice, starting and loading are nothing beside the work.
 const MANY: usize = 64;
 
@@ -131,31 +135,67 @@ impl<'a> Left<'a> {
     fn end(&self, slices: &[&SliceOffer]) -> f64 {
         let units = self.units();
         let start: f64 = slices.iter().map(|offer| START[kind(offer)]).sum();
-        let mut free: Vec<(f64, f64)> = Vec::new();
         let with_texts = fastest(slices.iter().copied());
-        for (index, offer) in slices.iter().enumerate() {
+        let puller = |(index, offer): (usize, &&SliceOffer)| {
             let texts = if Some(index) == with_texts {
                 self.load(Component::Text, offer) + self.work(Component::Text, offer)
             } else {
                 0.0
             };
             let unit = self.work(Component::Vision, offer) / units.max(1) as f64;
-            free.push((texts, unit));
-        }
-        let mut loaded = vec![false; slices.len()];
-        let mut end = free.iter().map(|(texts, _)| *texts).fold(0.0, f64::max);
-        for _ in 0..units {
-            // Whoever is free first pulls the next unit, whatever that takes it.
-            let next = (0..free.len()).min_by(|a, b| free[*a].0.total_cmp(&free[*b].0));
-            let Some(next) = next else { break };
-            if !std::mem::replace(&mut loaded[next], true) {
-                free[next].0 += self.load(Component::Vision, slices[next]);
-            }
-            free[next].0 += free[next].1;
-            end = end.max(free[next].0);
-        }
-        start + end
+            Puller { free: texts, load: self.load(Component::Vision, offer), unit }
+        };
+        start + last_end(&slices.iter().enumerate().map(puller).collect::<Vec<_>>(), units)
     }
+}
+
+/// A slice that pulls units one after the other, in seconds.
+struct Puller {
+    /// When it is free for the first one.
+    free: f64,
+    /// What the first one takes it longer.
+    load: f64,
+    /// What each takes.
+    unit: f64,
+}
+
+impl Puller {
+    /// Units begun by `time`.
+    fn begun(&self, time: f64) -> f64 {
+        let further = ((time - self.free - self.load) / self.unit).floor();
+        if time < self.free { 0.0 } else { 1.0 + further.max(0.0) }
+    }
+
+    /// When it has done so many.
+    fn end(&self, units: f64) -> f64 {
+        if units == 0.0 { self.free } else { self.free + self.load + units * self.unit }
+    }
+}
+
+/// When `units` are done by pullers of which whoever is free first takes the next one (of equals the
+/// first), whatever that takes it. The last unit begins at the time by which so many have begun, which is
+/// sought by halving: the work does not grow with the number of units.
+fn last_end(pullers: &[Puller], units: usize) -> f64 {
+    let units = units as f64;
+    let enough = |time| pullers.iter().map(|it| it.begun(time)).sum::<f64>() >= units;
+    let (mut early, mut late) = (-1.0, 1.0);
+    while !enough(late) && late.is_finite() {
+        (early, late) = (late, late * 2.0);
+    }
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(early, late);
+        *(if enough(middle) { &mut late } else { &mut early }) = middle;
+    }
+    // Those that begin in between begin together.
+    let mut left = units - pullers.iter().map(|it| it.begun(early)).sum::<f64>();
+    let mut end: f64 = 0.0;
+    for puller in pullers {
+        let before = puller.begun(early);
+        let more = (puller.begun(late) - before).min(left.max(0.0));
+        left -= more;
+        end = end.max(puller.end(before + more));
+    }
+    end
 }
 
 /// The position of the fastest, the last of equal ones.
@@ -179,25 +219,34 @@ pub(crate) fn choose(left: &Left<'_>, slices: &[SliceOffer]) -> (Vec<usize>, Opt
     let ordered: Vec<&SliceOffer> = order.iter().map(|index| &slices[*index]).collect();
     // More slices than units, and one for the texts, have nothing to do.
     let most = ordered.len().min(left.units() + 1);
-    let ends: Vec<f64> = (1..=most).map(|count| left.end(&ordered[..count])).collect();
-    let mut best = 0;
-    for count in 1..most {
-        if ends[count] < ends[best] * (1.0 - MARGIN) {
-            best = count;
+    let end = |count: usize| left.end(&ordered[..count]);
+    let (mut used, mut best) = (1, end(1));
+    for count in counts(most).skip(1) {
+        let end = end(count);
+        if end < best * (1.0 - MARGIN) {
+            (used, best) = (count, end);
         }
     }
-    let (used, all) = (best + 1, slices.len());
-    let other = if used < most { used } else { used.saturating_sub(2) };
+    let all = slices.len();
+    let other = if used < most { used + 1 } else { used.saturating_sub(1).max(1) };
     order.truncate(used);
     let reason = format!(
-        "{used} of {all} slices: predicted to end after {:.1} s, and after {:.1} s on {}; a slice \
-         more has to save {:.0} % of it",
-        ends[best],
-        ends[other.min(most - 1)],
-        other.min(most - 1) + 1,
+        "{used} of {all} slices: predicted to end after {best:.1} s, and after {:.1} s on {other}; a \
+         slice more has to save {:.0} % of it",
+        end(other),
         MARGIN * 100.0
     );
     (order, Some(reason))
+}
+
+/// The numbers of slices that are weighed, from 1 to `most`.
+fn counts(most: usize) -> impl Iterator<Item = usize> {
+    let next = move |count: &usize| match *count {
+        count if count >= most => None,
+        count if count < EACH => Some(count + 1),
+        count => Some((count + count / 8).min(most)),
+    };
+    std::iter::successors(Some(1), next)
 }
 
 const fn kind(offer: &SliceOffer) -> usize {

@@ -110,3 +110,49 @@ proptest! {
         prop_assert_eq!(crate::check(&plan), []);
     }
 }
+
+/// What [`last_end`] says without counting: unit by unit.
+fn one_by_one(pullers: &[Puller], units: usize) -> f64 {
+    let mut free: Vec<f64> = pullers.iter().map(|puller| puller.free).collect();
+    let mut loaded = vec![false; pullers.len()];
+    let mut end = free.iter().copied().fold(0.0, f64::max);
+    for _ in 0..units {
+        let next = (0..free.len()).min_by(|a, b| free[*a].total_cmp(&free[*b])).unwrap();
+        let load =
+            if std::mem::replace(&mut loaded[next], true) { 0.0 } else { pullers[next].load };
+        free[next] += load + pullers[next].unit;
+        end = end.max(free[next]);
+    }
+    end
+}
+
+proptest! {
+    #[test]
+    fn the_end_is_that_of_slices_that_pull_unit_by_unit(
+        // Quarters of seconds, so that some are free together.
+        pullers in prop::collection::vec((0..9_u8, 0..9_u8, 1..19_u8), 1..7),
+        units in 0..200_usize,
+    ) {
+        let quarters = |quarters| f64::from(quarters) / 4.0;
+        let puller = |(free, load, unit)| Puller {
+            free: quarters(free),
+            load: quarters(load),
+            unit: quarters(unit),
+        };
+        let pullers: Vec<Puller> = pullers.into_iter().map(puller).collect();
+        let (counted, pulled) = (last_end(&pullers, units), one_by_one(&pullers, units));
+        prop_assert!((counted - pulled).abs() < 1e-3, "{counted} and {pulled}");
+    }
+}
+
+#[test]
+fn a_thousand_slices_are_weighed_at_once() {
+    let slices: Vec<SliceOffer> = (0..1_000).map(|number| offer(number, "cpu", 1, 4)).collect();
+    let weighed = counts(1_000).collect::<Vec<_>>();
+    assert!(
+        weighed.is_sorted() && weighed.len() < 100 && weighed.ends_with(&[1_000]),
+        "{weighed:?}"
+    );
+    // Pulled one by one, for every number of slices, this would take minutes.
+    assert!(used(&planned(5_000_000, &slices, BATCH).placement).len() < 1_000);
+}
