@@ -1,9 +1,9 @@
-//! `scheduler MODELS WORKERS`: how many units a second a coordinator hands out and takes back.
+//! `scheduler DATASETS WORKERS`: how many units a second a coordinator hands out and takes back.
 //!
 //! The coordinator is the product's own process with its store on the disk; workers are made up: each
 //! is a connection that leases units in batches and at once commits a result of the right form, small
-//! blob included. Models multiply the 4,096 shards of one data set: a unit encodes a shard of images or
-//! ranks it. Prints one JSON object.
+//! blob included. A data set has 4,096 shards, and a unit encodes a shard of images or ranks it. Prints
+//! one JSON object.
 //!
 //! Absent on purpose: data, models, executors. Nothing here is measured but the bookkeeping.
 
@@ -37,7 +37,7 @@ const SHARD: u32 = 256;
 /// Units of one lease and of one commit.
 const BATCH: u32 = 64;
 /// A small run before, so that memory of a busy coordinator is known without the large one.
-const WARM_UP_MODELS: u32 = 8;
+const WARM_UP_DATASETS: u32 = 8;
 /// Units that are left when the coordinator is stopped and started again.
 const LEFT: u64 = 2_000;
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -49,15 +49,15 @@ const ACCOUNT: &[u8] = include_bytes!("../bench/account.json");
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let numbers: Vec<u32> = arguments.iter().filter_map(|number| number.parse().ok()).collect();
-    let [models, workers] = numbers.as_slice() else {
-        eprintln!("usage: scheduler MODELS WORKERS");
+    let [datasets, workers] = numbers.as_slice() else {
+        eprintln!("usage: scheduler DATASETS WORKERS");
         return ExitCode::FAILURE;
     };
-    println!("{}", measure(*models, *workers));
+    println!("{}", measure(*datasets, *workers));
     ExitCode::SUCCESS
 }
 
-fn measure(models: u32, workers: u32) -> serde_json::Value {
+fn measure(datasets: u32, workers: u32) -> serde_json::Value {
     let setup = Setup { lease: "60 s".into(), heartbeat: "5 s".into(), ..Setup::default() };
     let mut cluster = Cluster::start(setup);
     let runtime = Runtime::new().unwrap();
@@ -65,9 +65,11 @@ fn measure(models: u32, workers: u32) -> serde_json::Value {
 
     let memory = Memory::watch(cluster.coordinator_pid());
     let idle = memory.take_peak();
-    let warm_up = runtime.block_on(crowd.run(WARM_UP_MODELS, 0));
+    let warm_up = runtime.block_on(crowd.run(WARM_UP_DATASETS, 0));
     let base = memory.take_peak();
-    let whole = runtime.block_on(crowd.run(models, LEFT));
+    let before = processor_seconds(cluster.coordinator_pid());
+    let whole = runtime.block_on(crowd.run(datasets, LEFT));
+    let used = processor_seconds(cluster.coordinator_pid()) - before;
     let peak = memory.take_peak();
     drop(memory);
     eprintln!("{} units in {:.1?}; the coordinator stops and starts", whole.done, whole.took);
@@ -90,6 +92,7 @@ fn measure(models: u32, workers: u32) -> serde_json::Value {
         "batch": BATCH,
         "seconds": whole.took.as_secs_f64(),
         "per_second": whole.done as f64 / whole.took.as_secs_f64(),
+        "coordinator_microseconds_per_unit": used * 1e6 / whole.done as f64,
         "idle_bytes": idle,
         "base_bytes": base,
         "peak_bytes": peak,
@@ -138,10 +141,10 @@ impl Crowd {
         crowd
     }
 
-    /// Works on a run of so many models until no more than `left` units are left.
-    async fn run(&self, models: u32, left: u64) -> Ran {
+    /// Works on a run of so many data sets until no more than `left` units are left.
+    async fn run(&self, datasets: u32, left: u64) -> Ran {
         let before = Instant::now();
-        let request = submission(models);
+        let request = submission(datasets);
         let reply = self.submitter.clone().submit(request).await.unwrap().into_inner();
         let (submitted, units) = (before.elapsed(), u64::from(reply.units));
         let before = Instant::now();
@@ -212,7 +215,10 @@ impl Worker {
             let before = asked.fetch_add(BATCH.into(), Relaxed);
             let count = u64::from(BATCH).min(wanted.saturating_sub(before));
             if count == 0 {
-                return;
+                // Others have asked for the rest, and may not get it.
+                asked.fetch_sub(BATCH.into(), Relaxed);
+                tokio::time::sleep(LOOK).await;
+                continue;
             }
             let assignments = self.lease(count, &mut lease).await;
             let unused = count - assignments.len() as u64;
@@ -303,25 +309,19 @@ fn finished(assignment: v1::Assignment) -> v1::Finished {
     v1::Finished { run, unit, token, result: Some(result) }
 }
 
-/// So many models on one data set of the most shards that a plan makes.
-fn submission(models: u32) -> v1::SubmitRequest {
-    let paths: Vec<String> = (0..models).map(|number| format!("{{path: m{number}}}")).collect();
+/// So many data sets, each of the most shards that a plan makes.
+fn submission(datasets: u32) -> v1::SubmitRequest {
+    let each = |form: &dyn Fn(u32) -> String| (0..datasets).map(form).collect::<String>();
     let yaml = format!(
-        "version: 1
-name: {models} models
-models: [{}]
-datasets: {{a: {{format: imagefolder, path: a}}}}
-tasks: [{{zero_shot: {{dataset: a}}}}]
-",
-        paths.join(", ")
+        "version: 1\nname: {datasets} data sets\nmodels: [{{path: m}}]\ndatasets:\n{}tasks:\n{}",
+        each(&|number| format!("  d{number}: {{format: imagefolder, path: d{number}}}\n")),
+        each(&|number| format!("  - zero_shot: {{dataset: d{number}}}\n")),
     );
     let evaluation = orchestrator_spec::parse("eval.yaml", &yaml, &[]).unwrap();
-    let facts = Facts {
-        models: (0..models).map(|number| Ok(model(number))).collect(),
-        datasets: [("a".parse().unwrap(), Ok(dataset()))].into(),
-    };
+    let named = |number: u32| (format!("d{number}").parse().unwrap(), Ok(dataset(number)));
+    let facts = Facts { models: vec![Ok(model())], datasets: (0..datasets).map(named).collect() };
     v1::SubmitRequest {
-        request_id: format!("01k6zzzzzzzzzzzzzzzzzz{models:04}"),
+        request_id: format!("01k6zzzzzzzzzzzzzzzzzz{datasets:04}"),
         eval_yaml: yaml.clone(),
         evaluation: serde_json::to_vec(&evaluation).unwrap(),
         facts: serde_json::to_vec(&facts).unwrap(),
@@ -330,7 +330,7 @@ tasks: [{{zero_shot: {{dataset: a}}}}]
     }
 }
 
-fn model(number: u32) -> ModelFacts {
+fn model() -> ModelFacts {
     let tower = |tokens, width| TowerFacts {
         layers: 6,
         width,
@@ -343,7 +343,7 @@ fn model(number: u32) -> ModelFacts {
         architecture: "CLIPModel".into(),
         weights_bytes: ByteCount::mib(15),
         parameters: 7_640_000,
-        weights_blake3: Digest::of(&number.to_le_bytes()),
+        weights_blake3: Digest::of(b"weights"),
         tokenizer_blake3: Digest::of(b"tokenizer"),
         preprocess: "bicubic 112".into(),
         crop: "112".into(),
@@ -355,7 +355,7 @@ fn model(number: u32) -> ModelFacts {
     }
 }
 
-fn dataset() -> DatasetFacts {
+fn dataset(number: u32) -> DatasetFacts {
     DatasetFacts {
         samples: SHARDS * SHARD,
         labelled: true,
@@ -363,7 +363,7 @@ fn dataset() -> DatasetFacts {
         templates: 1,
         captions_first: 0,
         captions_all: 0,
-        manifest_digest: Digest::of(b"a"),
+        manifest_digest: Digest::of(&number.to_le_bytes()),
         templates_digest: Some(Digest::of(b"templates")),
         warnings: Vec::new(),
     }
@@ -401,6 +401,16 @@ impl Drop for Memory {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
     }
+}
+
+/// Time on processors of a process, of all its threads.
+fn processor_seconds(pid: i32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    let ticks: u64 =
+        after_name.split_whitespace().skip(11).take(2).map(|it| it.parse::<u64>().unwrap()).sum();
+    // USER_HZ is 100 on every Linux.
+    ticks as f64 / 100.0
 }
 
 /// Anonymous memory: what the process itself has taken, without files that it maps.

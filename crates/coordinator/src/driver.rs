@@ -365,7 +365,9 @@ impl Driver {
             let placements = place_again(active.run.plan(), &inventory, left);
             let open = active.run.open_components();
             let missing = homeless(active.run.plan(), &placements, &open);
-            if let Some(missing) = missing.as_ref().filter(|_| missing != active.homeless) {
+            // Without any slice there is nothing to tell of its size.
+            let told = missing != active.homeless && !inventory.slices.is_empty();
+            if let Some(missing) = missing.as_ref().filter(|_| told) {
                 tracing::warn!(run = %active.id, %missing, "a run waits for a larger slice");
             }
             active.homeless = missing;

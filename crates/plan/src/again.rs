@@ -22,7 +22,8 @@ pub fn place_again(
     inventory: &Inventory,
     open: impl Fn(UnitId) -> bool,
 ) -> Vec<Placement> {
-    let claims = |_: &SliceOffer, components: &[Component]| claims(plan, components);
+    let largest = largest(plan);
+    let claims = |_: &SliceOffer, components: &[Component]| of(&largest, components);
     let slices = inventory.within(plan.memory.quota).slices;
     let left = Left::of(&plan.costs, &plan.units, open);
     let (used, _) = used(&slices, &left, plan.split, &claims);
@@ -54,28 +55,32 @@ pub fn homeless(
         placements.iter().any(|placement| placement.components.contains(component))
     };
     let component = *components.iter().find(|component| !held(component))?;
-    let largest = placements.iter().max_by_key(|slice| slice.quota_bytes);
-    let least = claims(plan, &[component]).iter().map(|claim| claim.least_bytes).max();
+    let widest = placements.iter().max_by_key(|slice| slice.quota_bytes);
+    let least = of(&largest(plan), &[component]).iter().map(|claim| claim.least_bytes).max();
     let runtime =
-        largest.map_or(ByteCount::ZERO, |slice| runtime_bytes(&slice.device, slice.quota_bytes));
+        widest.map_or(ByteCount::ZERO, |slice| runtime_bytes(&slice.device, slice.quota_bytes));
     Some(Homeless {
         component,
         needed: sum([least.unwrap_or_default(), runtime]),
-        largest: largest.map_or(ByteCount::ZERO, |slice| slice.quota_bytes),
+        largest: widest.map_or(ByteCount::ZERO, |slice| slice.quota_bytes),
     })
 }
 
 /// The largest claim of every component and model that the plan made.
-fn claims(plan: &Plan, components: &[Component]) -> Vec<Claim> {
+fn largest(plan: &Plan) -> Vec<&Claim> {
     let mut largest: BTreeMap<(Component, &str), &Claim> = BTreeMap::new();
-    let planned = plan.placement.iter().flat_map(|placement| &placement.claims);
-    for claim in planned.filter(|claim| components.contains(&claim.component)) {
+    for claim in plan.placement.iter().flat_map(|placement| &placement.claims) {
         let entry = largest.entry((claim.component, &claim.model)).or_insert(claim);
         if claim.peak() > entry.peak() {
             *entry = claim;
         }
     }
-    largest.into_values().cloned().collect()
+    largest.into_values().collect()
+}
+
+fn of(claims: &[&Claim], components: &[Component]) -> Vec<Claim> {
+    let of = claims.iter().filter(|claim| components.contains(&claim.component));
+    of.map(|claim| (*claim).clone()).collect()
 }
 
 #[cfg(test)]

@@ -33,13 +33,16 @@ impl Run {
     }
 
     fn choose(&self, asker: &Asker) -> Option<UnitId> {
-        let suits = |unit: &UnitId| {
-            let trouble = self.troubled.get(unit);
-            let elsewhere = asker.elsewhere.contains(&self.component(*unit));
-            !(elsewhere && trouble.is_some_and(|trouble| trouble.avoids(&asker.node)))
+        let avoided = |unit: UnitId| {
+            let trouble = self.troubled.get(&unit);
+            trouble.is_some_and(|trouble| trouble.avoids(&asker.node))
+                && asker.elsewhere.contains(&self.component(unit))
         };
-        let mut ready = self.queue.ready(&asker.components).filter(suits);
+        let mut ready = self.queue.ready(&asker.components).filter(|unit| !avoided(*unit));
         let first = ready.next()?;
+        if !self.shares_samples || self.plan.units.group(first).is_none() {
+            return Some(first);
+        }
         let component = self.component(first);
         let alike = ready.take(LOOKED_AT).take_while(|unit| self.component(*unit) == component);
         std::iter::once(first).chain(alike).min_by_key(|unit| self.reluctance(*unit, &asker.node))

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use orchestrator_plan::{GroupId, Plan};
+use orchestrator_plan::{GroupId, Plan, Units};
 use orchestrator_types::{
     Component, FailureClass, FencingToken, SessionId, UnitId,
     planted::{Bug, is_planted},
@@ -33,6 +33,9 @@ pub struct Run {
     /// Live attempts of each unit that has some.
     live_units: BTreeMap<UnitId, u32>,
     pub(crate) troubled: BTreeMap<UnitId, Trouble>,
+    /// Whether some units read the same samples as others.
+    pub(crate) shares_samples: bool,
+    /// If so, those that were worked on.
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) pace: Pace,
     needs: Needs,
@@ -59,6 +62,7 @@ impl Run {
             live: BTreeMap::new(),
             live_units: BTreeMap::new(),
             troubled: BTreeMap::new(),
+            shares_samples: shares_samples(&plan.units),
             groups: BTreeMap::new(),
             pace: Pace::default(),
             needs: Needs::new(&plan),
@@ -380,7 +384,7 @@ impl Run {
 
     pub(crate) fn insert_live(&mut self, attempt: Attempt) {
         *self.live_units.entry(attempt.unit).or_default() += 1;
-        if let Some(group) = self.plan.units.group(attempt.unit) {
+        if let Some(group) = self.plan.units.group(attempt.unit).filter(|_| self.shares_samples) {
             let home = attempt.node.clone();
             let entry = self.groups.entry(group).or_insert(Group { live: 0, home: home.clone() });
             (entry.live, entry.home) = (entry.live + 1, home);
@@ -438,4 +442,13 @@ impl Run {
             RunState::Incomplete
         }
     }
+}
+
+/// Whether there are more grouped units than groups, which are numbered from 0.
+fn shares_samples(units: &Units) -> bool {
+    let grouped = units.blocks().iter().filter_map(|block| Some((block.first.group?, block.count)));
+    let (units, groups) = grouped.fold((0, 0), |(units, groups), (GroupId(first), count)| {
+        (units + u64::from(count), groups.max(u64::from(first) + u64::from(count)))
+    });
+    units > groups
 }

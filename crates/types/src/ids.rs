@@ -1,8 +1,8 @@
 //! Identities: same bits, different meaning, different type.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Text that cannot be a name: empty, too long, or with characters that a path, a label or a
 /// terminal would not survive.
@@ -31,9 +31,10 @@ fn check_name(what: &'static str, text: &str) -> Result<(), ParseNameError> {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(into = "String", try_from = "String")]
-        pub struct $name(String);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "String")]
+        // Names go everywhere, with every attempt and event: a clone is a counter.
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// The name as text.
@@ -53,13 +54,19 @@ macro_rules! name {
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 check_name($what, text)?;
-                Ok(Self(text.to_owned()))
+                Ok(Self(text.into()))
             }
         }
 
         impl From<$name> for String {
             fn from(name: $name) -> Self {
-                name.0
+                name.0.to_string()
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

@@ -64,7 +64,8 @@ pub(super) fn prepare(connection: &mut Connection, state: &Path) -> Result<(), S
         return Err(newer(state, format));
     }
     let settings = "PRAGMA busy_timeout = 5000; PRAGMA journal_mode = WAL;
-         PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;";
+         PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
+         PRAGMA cache_size = -16000;";
     connection.execute_batch(settings).map_err(StoreError::database("set its file up"))?;
     connection.set_prepared_statement_cache_capacity(32);
     if format == 0 {

@@ -19,9 +19,9 @@ use std::process::{Command, Stdio};
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Asked {
-    /// Models of the sweep, each with 8,193 units; 123 are a million
+    /// Data sets of the evaluation, each with 8,193 units; 123 are a million
     #[arg(long, default_value_t = 123, value_parser = clap::value_parser!(u32).range(9..))]
-    models: u32,
+    datasets: u32,
     /// Workers, each one connection
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
@@ -43,7 +43,7 @@ pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
     };
     let python = Python::of(checkout, "bench-dask", &["distributed==2026.8.0"])?;
     let mut command = Command::new(binaries.join("scheduler"));
-    command.args([asked.models.to_string(), asked.workers.to_string()]);
+    command.args([asked.datasets.to_string(), asked.workers.to_string()]);
     command.env("ORCHESTRATOR_BIN", binaries.join("orchestrator"));
     // No executor is ever started.
     command.env("ORCHESTRATOR_EXECUTOR", binaries.join("orchestrator"));
