@@ -108,6 +108,7 @@ impl Launch for Pretend {
             let mut gone = dead.clone();
             let task = tokio::spawn(async move {
                 tokio::select! {
+                    biased;
                     () = serving => {}
                     _ = gone.wait_for(Option::is_some) => {}
                 }

@@ -10,7 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use orchestrator_coordinator::{Clock, Config, Coordinator, Reader, UnitStage, check_store};
@@ -27,6 +27,7 @@ use crate::{
     mischief::mischief,
     network,
     random::Random,
+    sealed, trace,
     user::{Seen, Story, evaluate},
 };
 
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A run ends within this time after the faults (I9).
 const BOUND: Duration = Duration::from_secs(150);
 /// 2026-01-01, where the simulation's wall clock starts.
-const EPOCH_MS: i64 = 1_767_225_600_000;
+pub(crate) const EPOCH: Duration = Duration::from_millis(1_767_225_600_000);
 
 /// How one seed is run.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +52,15 @@ pub(crate) struct Options {
 pub(crate) struct Outcome {
     /// The trials of the report, without times.
     pub(crate) metrics: String,
-    pub(crate) struck: BTreeMap<&'static str, u64>,
-    pub(crate) story: Story,
+    /// Faults by kind.
+    pub(crate) struck: BTreeMap<String, u64>,
+    /// What the client was told, with the times.
+    pub(crate) events: Vec<String>,
+    /// The same by kind.
+    pub(crate) told: BTreeMap<String, u64>,
     pub(crate) took: Duration,
+    /// Digest of every byte that went over the network, and when.
+    pub(crate) trace: String,
 }
 
 /// The options that follow from a seed.
@@ -75,21 +82,26 @@ impl Clock for SimulatedClock {
     }
 
     fn unix_ms(&self) -> i64 {
-        let elapsed = turmoil::sim_elapsed().unwrap_or_default();
-        let elapsed = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
-        EPOCH_MS + elapsed + self.0.load(Ordering::Relaxed)
+        let now = EPOCH + turmoil::sim_elapsed().unwrap_or_default();
+        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+        now + self.0.load(Ordering::Relaxed)
     }
 }
 
 /// Runs a seed; panics where a promise is broken.
 pub(crate) fn run(seed: u64, options: Options) -> Outcome {
-    let folder = tempfile::tempdir_in(shared_memory()).expect("a folder in memory");
+    trace::begin();
+    let prefix = format!("simulation-{}-", std::process::id());
+    let folder = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir_in(shared_memory())
+        .expect("a folder in memory");
     let state = folder.path().join("state");
     let (executors, told) = (Executors::default(), Seen::default());
     let mut faults = Faults::new(seed, options.faults, &state, executors.clone());
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
-        .epoch(std::time::UNIX_EPOCH + Duration::from_millis(EPOCH_MS.cast_unsigned()))
+        .epoch(UNIX_EPOCH + EPOCH)
         .simulation_duration(Duration::from_secs(1_000))
         .tick_duration(TICK)
         .min_message_latency(Duration::from_millis(1))
@@ -121,6 +133,7 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
     loop {
         let done = sim.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let now = sim.elapsed();
+        sealed::set_clock(EPOCH + now);
         if done {
             break;
         }
@@ -140,10 +153,19 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
     }
     free_disk();
     look(seed, &state, &told);
-    let story = told.story().clone();
-    let report = story.report.clone().expect("the client has fetched it");
-    let (struck, took) = (faults.struck.clone(), sim.elapsed());
-    Outcome { metrics: metrics(&report), struck, story, took }
+    let Story { events, counts, report, .. } = told.story().clone();
+    let report = report.expect("the client has fetched it");
+    let named = |counts: BTreeMap<&str, u64>| {
+        counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    };
+    Outcome {
+        metrics: metrics(&report),
+        struck: named(faults.struck.clone()),
+        events: events.into_values().collect(),
+        told: named(counts),
+        took: sim.elapsed(),
+        trace: trace::end().expect("it was begun").to_string(),
+    }
 }
 
 /// The checks from outside: the store keeps its promises, and what was told is kept (I5).
