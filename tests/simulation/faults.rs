@@ -64,7 +64,7 @@ pub(crate) struct Faults {
 impl Faults {
     pub(crate) fn new(seed: u64, budget: u32, state: &Path, executors: Executors) -> Self {
         let mut random = Random::new(seed ^ 0xFA17);
-        let next = random.millis(300..2_500);
+        let next = random.millis(20..2_000);
         Self {
             random,
             left: budget,
@@ -105,6 +105,7 @@ impl Faults {
     fn strike(&mut self, sim: &mut Sim<'_>, now: Duration) {
         let kind = *self.random.pick(&KINDS);
         let worker = *self.random.pick(&WORKERS);
+        let caller = if self.random.one_in(4) { "user" } else { worker };
         let whole = self.random.one_in(2);
         let length = if whole { 300..1_500 } else { 2_500..6_000 };
         let until = now + self.random.millis(length);
@@ -113,22 +114,25 @@ impl Faults {
             "worker crash" => self.crash(sim, worker, until),
             "executor crash" => {
                 let slice = format!("{worker}.{}", self.random.within(0..2));
-                self.executors.kill(&slice.parse().expect("a legal name"))
+                // Longer than its agent waits for it.
+                let stuck = self.random.millis(3_500..6_000);
+                let stuck = if self.random.one_in(2) { stuck } else { Duration::ZERO };
+                self.executors.kill(&slice.parse().expect("a legal name"), stuck)
             }
             "partition" => {
-                sim.partition(worker, "coordinator");
-                self.cures.push((until, Cure::Repair(worker)));
+                sim.partition(caller, "coordinator");
+                self.cures.push((until, Cure::Repair(caller)));
                 true
             }
             "one-way partition" => {
                 // Requests arrive, answers do not: work is done and nobody hears of it.
-                sim.partition_oneway("coordinator", worker);
-                self.cures.push((until, Cure::Repair(worker)));
+                sim.partition_oneway("coordinator", caller);
+                self.cures.push((until, Cure::Repair(caller)));
                 true
             }
             "hold and release" => {
-                sim.hold(worker, "coordinator");
-                self.cures.push((until, Cure::Release(worker)));
+                sim.hold(caller, "coordinator");
+                self.cures.push((until, Cure::Release(caller)));
                 true
             }
             "delay" => {
@@ -184,10 +188,10 @@ impl Faults {
                 self.down.retain(|down| *down != host);
                 sim.bounce(host);
             }
-            Cure::Repair(worker) => {
-                sim.repair(worker, "coordinator");
+            Cure::Repair(caller) => {
+                sim.repair(caller, "coordinator");
             }
-            Cure::Release(worker) => sim.release(worker, "coordinator"),
+            Cure::Release(caller) => sim.release(caller, "coordinator"),
             Cure::Calm => sim.set_max_message_latency(Duration::from_millis(20)),
             Cure::FreeDisk => free_disk(),
         }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use orchestrator_types::planted::Bug;
 use serde_json::{Value, json};
 use tokio::signal::unix::SignalKind;
 
@@ -44,10 +45,10 @@ impl Order {
 
     /// What this process was started for: as a child, or by somebody who wants to look at `SEED`.
     pub(crate) fn here() -> Self {
-        let read = |name| env::var(name).ok().and_then(|value| value.parse().ok());
         let Ok(order) = env::var(ORDER) else {
-            let bug = read("BUG").and_then(|bug| usize::try_from(bug).ok());
-            return Self { bug, ..Self::of(read("SEED").unwrap_or(1)) };
+            let bug = env::var("BUG").ok().map(|name| number(&name));
+            let seed = env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+            return Self { bug, ..Self::of(seed.unwrap_or(1)) };
         };
         let order: Value = serde_json::from_str(&order).expect("it is JSON");
         let number = |key: &str| order[key].as_u64().and_then(|number| u32::try_from(number).ok());
@@ -126,10 +127,15 @@ fn survive_full_disks() {
     drop(tokio::signal::unix::signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).unwrap());
 }
 
+/// The place of a bug among all of them.
+fn number(name: &str) -> usize {
+    let named = |bug: &Bug| format!("{bug:?}") == name;
+    Bug::ALL.iter().position(named).expect("a bug of this name")
+}
+
 #[cfg(feature = "planted")]
 fn plant(bug: Option<usize>) {
-    use orchestrator_types::planted::{Bug, plant};
-    plant(bug.map(|bug| Bug::ALL[bug]));
+    orchestrator_types::planted::plant(bug.map(|bug| Bug::ALL[bug]));
 }
 
 #[cfg(not(feature = "planted"))]

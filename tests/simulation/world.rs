@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -13,19 +13,23 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use orchestrator_coordinator::{Clock, Config, Coordinator, Reader, UnitStage, check_store};
+use orchestrator_coordinator::{Clock, Config, Coordinator};
 use orchestrator_proto::{Blocking, domain::SliceOffer};
 use orchestrator_run::Millis;
-use orchestrator_types::{ByteCount, DeviceId};
+use orchestrator_types::{
+    ByteCount, DeviceId,
+    planted::{Bug, is_planted},
+};
 use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
 use tokio::time::sleep;
 
 use crate::{
     executor::{Executors, Pretend},
     faults::{Faults, WORKERS, free_disk},
-    job::{self, Flaws},
+    job::Flaws,
     mischief::mischief,
     network,
+    onlooker::Onlooker,
     random::Random,
     sealed, trace,
     user::{Seen, Story, evaluate},
@@ -33,8 +37,6 @@ use crate::{
 
 const TICK: Duration = Duration::from_millis(10);
 const LEASE: Duration = Duration::from_secs(2);
-/// Between two looks at the store from outside.
-const LOOK: Duration = Duration::from_millis(250);
 /// A run ends within this time after the faults (I9).
 const BOUND: Duration = Duration::from_secs(150);
 /// 2026-01-01, where the simulation's wall clock starts.
@@ -129,7 +131,7 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         evaluate(client).await;
         Ok(())
     });
-    let (mut looked, mut calm_since) = (Duration::ZERO, None);
+    let (mut onlooker, mut calm_since) = (Onlooker::new(seed, &state), None);
     loop {
         let done = sim.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let now = sim.elapsed();
@@ -138,10 +140,9 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
             break;
         }
         faults.step(&mut sim);
-        if now >= looked + LOOK {
-            looked = now;
-            look(seed, &state, &told);
-        }
+        onlooker.look(&told);
+        let crowded = executors.crowded();
+        assert!(crowded.is_empty(), "I7: seed {seed}: two executors at once on {crowded:?}");
         if faults.are_over() {
             let since = *calm_since.get_or_insert(now);
             assert!(
@@ -152,7 +153,7 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         }
     }
     free_disk();
-    look(seed, &state, &told);
+    onlooker.look(&told);
     let Story { events, counts, report, .. } = told.story().clone();
     let report = report.expect("the client has fetched it");
     let named = |counts: BTreeMap<&str, u64>| {
@@ -166,25 +167,6 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         took: sim.elapsed(),
         trace: trace::end().expect("it was begun").to_string(),
     }
-}
-
-/// The checks from outside: the store keeps its promises, and what was told is kept (I5).
-fn look(number: u64, state: &Path, told: &Seen) {
-    if !state.join("store.sqlite").is_file() {
-        return;
-    }
-    let Ok(violations) = check_store(state) else { return };
-    assert!(violations.is_empty(), "seed {number}: {violations:?}");
-    let reader = Reader::open(state).expect("a store that was checked");
-    let run = job::RUN.parse().expect("a legal name");
-    let units = reader.units(&run).expect("its units are read");
-    let kept: std::collections::BTreeSet<u32> = units
-        .iter()
-        .filter(|row| row.stage == UnitStage::Committed)
-        .map(|row| row.unit.0)
-        .collect();
-    let told = told.story().committed.clone();
-    assert!(told.is_subset(&kept), "I5: seed {number}: told and lost: {:?}", &told - &kept);
 }
 
 async fn coordinate(state: PathBuf, jump: Arc<AtomicI64>) -> turmoil::Result {
@@ -226,13 +208,25 @@ async fn work(
             memory_bytes: ByteCount::gib(1),
         };
         let build = orchestrator_proto::BUILD.to_owned();
+        let session = if is_planted(Bug::SessionsReused) {
+            format!("{name}-life")
+        } else {
+            format!("{name}-life-{life}-{tries}")
+        };
+        executors.begin_session(&session);
         let doors = Arc::new(Mutex::new(BTreeMap::new()));
-        let launch =
-            Pretend { executors: executors.clone(), flaws, seed, build: build.clone(), doors };
+        let launch = Pretend {
+            executors: executors.clone(),
+            flaws,
+            seed,
+            build: build.clone(),
+            session: session.clone(),
+            doors,
+        };
         let config = AgentConfig {
             coordinator: network::ADDRESS.to_owned(),
             dial: network::dial(),
-            session: format!("{name}-life-{life}-{tries}").parse().expect("a legal name"),
+            session: session.parse().expect("a legal name"),
             node: name.parse().expect("a legal name"),
             slices: (0..2).map(offer).collect(),
             executor: "none".into(),
