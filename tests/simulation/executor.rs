@@ -62,8 +62,8 @@ pub(crate) struct Executors(Arc<Mutex<State>>);
 struct State {
     /// Of the executor that was started last, by slice.
     switches: BTreeMap<SliceId, watch::Sender<Option<Death>>>,
-    /// Executors that are not gone, by slice.
-    living: BTreeMap<SliceId, u32>,
+    /// Executors that are not gone, by the life of their agent and their slice.
+    living: BTreeMap<(String, SliceId), u32>,
     /// Slices that somebody used while an executor before was not gone.
     crowded: Vec<SliceId>,
     computed: Vec<Computed>,
@@ -75,12 +75,12 @@ struct State {
 #[derive(Debug)]
 struct Living {
     executors: Executors,
-    slice: SliceId,
+    key: (String, SliceId),
 }
 
 impl Drop for Living {
     fn drop(&mut self) {
-        if let Some(living) = self.executors.state().living.get_mut(&self.slice) {
+        if let Some(living) = self.executors.state().living.get_mut(&self.key) {
             *living -= 1;
         }
     }
@@ -119,19 +119,21 @@ impl Executors {
     }
 
     /// I7, as far as it shows from outside of executors: nobody is given memory that somebody else
-    /// may still hold.
+    /// may still hold. An agent knows of no executor that the kernel could not end for an agent
+    /// before it.
     pub(crate) fn crowded(&self) -> Vec<SliceId> {
         self.state().crowded.clone()
     }
 
-    fn live(&self, slice: &SliceId) -> Living {
+    fn live(&self, session: &str, slice: &SliceId) -> Living {
+        let key = (session.to_owned(), slice.clone());
         let mut state = self.state();
-        let living = state.living.entry(slice.clone()).or_default();
+        let living = state.living.entry(key.clone()).or_default();
         *living += 1;
         if *living > 1 {
             state.crowded.push(slice.clone());
         }
-        Living { executors: self.clone(), slice: slice.clone() }
+        Living { executors: self.clone(), key }
     }
 }
 
@@ -155,7 +157,7 @@ impl Launch for Pretend {
             let (grave, gone) = watch::channel(None);
             let slice = recipe.slice.clone();
             self.executors.state().switches.insert(slice.clone(), switch.clone());
-            let living = self.executors.live(&slice);
+            let living = self.executors.live(&self.session, &slice);
             self.doors.lock().unwrap_or_else(PoisonError::into_inner).insert(slice, door);
             let desk = Desk {
                 blobs: recipe.blobs.clone(),

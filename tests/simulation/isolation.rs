@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::SignalKind;
 
 use crate::{
-    job::Flaws,
+    job::{self, Flaws},
     sealed,
     world::{EPOCH, Options, Outcome, options, run},
 };
@@ -114,6 +114,7 @@ pub(crate) fn undisturbed(flaws: Flaws) -> String {
         let order = Order { seed: 0, options: Options { faults: 0, flaws }, bug: None };
         let outcome = order.carry_out().unwrap_or_else(|broken| panic!("without faults: {broken}"));
         assert_eq!(outcome.struck, BTreeMap::new());
+        assert_eq!(outcome.told["committed"], job::UNITS as u64);
         outcome.metrics
     });
     metrics.clone()

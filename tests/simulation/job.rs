@@ -30,6 +30,8 @@ placement: {split: always}
 ";
 
 const SAMPLES: u32 = 1_500;
+/// Into which this is cut.
+pub(crate) const UNITS: usize = 52;
 const DISTINCT_TEXTS: u32 = 10;
 
 /// What is wrong with the data.

@@ -40,7 +40,7 @@ const LEASE: Duration = Duration::from_secs(2);
 /// A run ends within this time after the faults (I9).
 const BOUND: Duration = Duration::from_secs(150);
 /// 2026-01-01, where the simulation's wall clock starts.
-pub(crate) const EPOCH: Duration = Duration::from_millis(1_767_225_600_000);
+pub(crate) const EPOCH: Duration = Duration::from_hours(490_896);
 
 /// How one seed is run.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         if done {
             break;
         }
-        faults.step(&mut sim);
+        faults.step(&mut sim, told.story().committed.len());
         onlooker.look(&told);
         let crowded = executors.crowded();
         assert!(crowded.is_empty(), "I7: seed {seed}: two executors at once on {crowded:?}");
@@ -198,6 +198,11 @@ async fn work(
     seed: u64,
 ) -> turmoil::Result {
     let mut tries = 0_u32;
+    let mut random = Random::new(seed ^ name.bytes().map(u64::from).sum::<u64>());
+    if life == 1 && random.one_in(4) {
+        // It joins when a submission already waits for it.
+        sleep(random.millis(0..2_500)).await;
+    }
     loop {
         tries += 1;
         let offer = |number: u32| SliceOffer {
