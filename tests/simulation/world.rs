@@ -16,10 +16,7 @@ use std::{
 use orchestrator_coordinator::{Clock, Config, Coordinator};
 use orchestrator_proto::{Blocking, domain::SliceOffer};
 use orchestrator_run::Millis;
-use orchestrator_types::{
-    ByteCount, DeviceId,
-    planted::{Bug, is_planted},
-};
+use orchestrator_types::{ByteCount, DeviceId};
 use orchestrator_worker::{Agent, Config as AgentConfig, DataAccess, Limits};
 use tokio::time::sleep;
 
@@ -213,11 +210,7 @@ async fn work(
             memory_bytes: ByteCount::gib(1),
         };
         let build = orchestrator_proto::BUILD.to_owned();
-        let session = if is_planted(Bug::SessionsReused) {
-            format!("{name}-life")
-        } else {
-            format!("{name}-life-{life}-{tries}")
-        };
+        let session = format!("{name}-life-{life}-{tries}");
         executors.begin_session(&session);
         let doors = Arc::new(Mutex::new(BTreeMap::new()));
         let launch = Pretend {

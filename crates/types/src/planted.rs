@@ -37,13 +37,11 @@ pub enum Bug {
     EndOfStreamBelieved,
     /// A request that is sent again is another request.
     RetriesAreNew,
-    /// Each life of a worker has the name of the one before.
-    SessionsReused,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::AnyTokenCommits,
         Self::ToldBeforeDurable,
         Self::TokensStartAnew,
@@ -59,7 +57,6 @@ impl Bug {
         Self::SliceFreedOnSuspicion,
         Self::EndOfStreamBelieved,
         Self::RetriesAreNew,
-        Self::SessionsReused,
     ];
 }
 
