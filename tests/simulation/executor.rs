@@ -29,7 +29,6 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
-use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
@@ -41,6 +40,20 @@ use crate::{
 const STEPS: u64 = 4;
 const PIPE_BYTES: usize = 1 << 20;
 
+/// How an executor is told to die, and for how long the kernel cannot end it.
+#[derive(Clone, Copy, Debug)]
+struct Death {
+    signal: i32,
+    stuck: Duration,
+}
+
+/// A unit that is, or was, computed: its session, and its result as the agent hands it in.
+#[derive(Clone, Debug)]
+pub(crate) struct Computed {
+    pub(crate) session: String,
+    pub(crate) finished: v1::Finished,
+}
+
 /// Executors of all hosts, for whoever wants to kill one, and what they were given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Executors(Arc<Mutex<State>>);
@@ -48,9 +61,29 @@ pub(crate) struct Executors(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     /// Of the executor that was started last, by slice.
-    switches: BTreeMap<SliceId, watch::Sender<Option<i32>>>,
-    /// Units that were computed, with their results.
-    done: Vec<v1::Finished>,
+    switches: BTreeMap<SliceId, watch::Sender<Option<Death>>>,
+    /// Executors that are not gone, by the life of their agent and their slice.
+    living: BTreeMap<(String, SliceId), u32>,
+    /// Slices that somebody used while an executor before was not gone.
+    crowded: Vec<SliceId>,
+    computed: Vec<Computed>,
+    /// Of every life of a worker, in their order.
+    sessions: Vec<String>,
+}
+
+/// Holds the memory of its slice until it is dropped.
+#[derive(Debug)]
+struct Living {
+    executors: Executors,
+    key: (String, SliceId),
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        if let Some(living) = self.executors.state().living.get_mut(&self.key) {
+            *living -= 1;
+        }
+    }
 }
 
 impl Executors {
@@ -58,17 +91,49 @@ impl Executors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills the executor of a slice, if it lives.
-    pub(crate) fn kill(&self, slice: &SliceId) -> bool {
+    /// Kills the executor of a slice, if it lives. It answers nobody any more, and is gone after
+    /// `stuck`.
+    pub(crate) fn kill(&self, slice: &SliceId, stuck: Duration) -> bool {
         let state = self.state();
         let Some(switch) = state.switches.get(slice) else { return false };
-        switch.send_if_modified(|dead| dead.replace(9).is_none())
+        switch.send_if_modified(|dead| dead.replace(Death { signal: 9, stuck }).is_none())
     }
 
-    /// A unit that was computed at some time, as its commit named it.
-    pub(crate) fn some_result(&self, random: &mut Random) -> Option<v1::Finished> {
+    /// A worker begins a life.
+    pub(crate) fn begin_session(&self, session: &str) {
+        self.state().sessions.push(session.to_owned());
+    }
+
+    /// A session of some life.
+    pub(crate) fn some_session(&self, random: &mut Random) -> Option<String> {
         let state = self.state();
-        (!state.done.is_empty()).then(|| random.pick(&state.done).clone())
+        (!state.sessions.is_empty()).then(|| random.pick(&state.sessions).clone())
+    }
+
+    /// A unit that was computed at some time, or one of the last ones.
+    pub(crate) fn some_result(&self, random: &mut Random) -> Option<Computed> {
+        let state = self.state();
+        let from = if random.one_in(2) { state.computed.len().saturating_sub(6) } else { 0 };
+        let among = &state.computed[from..];
+        (!among.is_empty()).then(|| random.pick(among).clone())
+    }
+
+    /// I7, as far as it shows from outside of executors: nobody is given memory that somebody else
+    /// may still hold. An agent knows of no executor that the kernel could not end for an agent
+    /// before it.
+    pub(crate) fn crowded(&self) -> Vec<SliceId> {
+        self.state().crowded.clone()
+    }
+
+    fn live(&self, session: &str, slice: &SliceId) -> Living {
+        let key = (session.to_owned(), slice.clone());
+        let mut state = self.state();
+        let living = state.living.entry(key.clone()).or_default();
+        *living += 1;
+        if *living > 1 {
+            state.crowded.push(slice.clone());
+        }
+        Living { executors: self.clone(), key }
     }
 }
 
@@ -79,6 +144,7 @@ pub(crate) struct Pretend {
     pub(crate) flaws: Flaws,
     pub(crate) seed: u64,
     pub(crate) build: String,
+    pub(crate) session: String,
     /// The way to the one that was started last, by slice.
     pub(crate) doors: Arc<Mutex<BTreeMap<SliceId, mpsc::Sender<DuplexStream>>>>,
 }
@@ -87,9 +153,11 @@ impl Launch for Pretend {
     fn spawn<'a>(&'a self, recipe: &'a Recipe) -> Later<'a, io::Result<Box<dyn Child>>> {
         Box::pin(async move {
             let (door, callers) = mpsc::channel::<DuplexStream>(8);
-            let (switch, dead) = watch::channel(None);
+            let (switch, mut death) = watch::channel(None);
+            let (grave, gone) = watch::channel(None);
             let slice = recipe.slice.clone();
             self.executors.state().switches.insert(slice.clone(), switch.clone());
+            let living = self.executors.live(&self.session, &slice);
             self.doors.lock().unwrap_or_else(PoisonError::into_inner).insert(slice, door);
             let desk = Desk {
                 blobs: recipe.blobs.clone(),
@@ -97,6 +165,7 @@ impl Launch for Pretend {
                 flaws: self.flaws,
                 seed: self.seed,
                 build: self.build.clone(),
+                session: self.session.clone(),
                 switch: switch.clone(),
             };
             let callers = ReceiverStream::new(callers).map(Ok::<_, io::Error>);
@@ -105,15 +174,26 @@ impl Launch for Pretend {
                 let served = server().add_service(service).serve_with_incoming(callers).await;
                 assert!(served.is_ok(), "a made-up network does not fail: {served:?}");
             };
-            let mut gone = dead.clone();
-            let task = tokio::spawn(async move {
-                tokio::select! {
-                    () = serving => {}
-                    _ = gone.wait_for(Option::is_some) => {}
+            // Nothing but its host's end ends it sooner.
+            tokio::spawn(async move {
+                let dies = async {
+                    let death = death.wait_for(Option::is_some).await.ok();
+                    death.and_then(|death| *death)
+                };
+                let death = tokio::select! {
+                    biased;
+                    death = dies => death,
+                    () = serving => None,
+                };
+                let Death { signal, stuck } =
+                    death.unwrap_or(Death { signal: 0, stuck: Duration::ZERO });
+                if !stuck.is_zero() {
+                    sleep(stuck).await;
                 }
+                drop(living);
+                grave.send_replace(Some(signal));
             });
-            let child = Pretended { dead, switch, _task: AbortOnDropHandle::new(task) };
-            Ok(Box::new(child) as Box<dyn Child>)
+            Ok(Box::new(Pretended { gone, switch }) as Box<dyn Child>)
         })
     }
 
@@ -135,11 +215,26 @@ impl Launch for Pretend {
     }
 }
 
+/// How long an agent waits for the end of what it killed.
+const REAP: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 struct Pretended {
-    dead: watch::Receiver<Option<i32>>,
-    switch: watch::Sender<Option<i32>>,
-    _task: AbortOnDropHandle<()>,
+    gone: watch::Receiver<Option<i32>>,
+    switch: watch::Sender<Option<Death>>,
+}
+
+impl Pretended {
+    fn die(&self, signal: i32) {
+        let death = Death { signal, stuck: Duration::ZERO };
+        self.switch.send_if_modified(|dead| dead.is_none() && dead.replace(death).is_none());
+    }
+}
+
+impl Drop for Pretended {
+    fn drop(&mut self) {
+        self.die(9);
+    }
 }
 
 impl Child for Pretended {
@@ -148,16 +243,16 @@ impl Child for Pretended {
     }
 
     fn is_gone(&mut self) -> bool {
-        self.dead.borrow().is_some()
+        self.gone.borrow().is_some()
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
-        self.dead.borrow().map(ExitStatus::from_raw)
+        self.gone.borrow().map(ExitStatus::from_raw)
     }
 
     fn end_within(&mut self, limit: Duration) -> Later<'_, Option<ExitStatus>> {
         Box::pin(async move {
-            let ended = timeout(limit, self.dead.wait_for(Option::is_some)).await.ok()?;
+            let ended = timeout(limit, self.gone.wait_for(Option::is_some)).await.ok()?;
             ended.ok()?.map(ExitStatus::from_raw)
         })
     }
@@ -167,13 +262,17 @@ impl Child for Pretended {
     }
 
     fn end(&mut self) -> Later<'_, ()> {
-        self.switch.send_replace(Some(0));
-        Box::pin(async {})
+        self.die(0);
+        Box::pin(async {
+            self.end_within(REAP).await;
+        })
     }
 
     fn kill(&mut self) -> Later<'_, ()> {
-        self.switch.send_replace(Some(9));
-        Box::pin(async {})
+        self.die(9);
+        Box::pin(async {
+            self.end_within(REAP).await;
+        })
     }
 }
 
@@ -185,7 +284,8 @@ struct Desk {
     flaws: Flaws,
     seed: u64,
     build: String,
-    switch: watch::Sender<Option<i32>>,
+    session: String,
+    switch: watch::Sender<Option<Death>>,
 }
 
 impl Desk {
@@ -193,6 +293,15 @@ impl Desk {
         use v1::execute_event::Event;
         let mut random = Random::new(self.seed ^ assignment.token.0);
         let step = random.millis(10..120);
+        let deadly = job::kills(&assignment, self.flaws);
+        let result = self.result(&assignment);
+        let computed = result.as_ref().ok().map(|(_, computed)| computed.clone());
+        let note = || self.executors.state().computed.extend(computed.clone());
+        // A result may overtake its own computation, but not the proof that it kills nobody.
+        let known = !deadly && !assignment.alone;
+        if known {
+            note();
+        }
         for done in 1..=STEPS {
             sleep(step).await;
             let progress = v1::Progress { done, total: STEPS };
@@ -201,12 +310,15 @@ impl Desk {
                 return;
             }
         }
-        if job::kills(&assignment, self.flaws) {
-            self.switch.send_replace(Some(9));
+        if deadly {
+            self.switch.send_replace(Some(Death { signal: 9, stuck: Duration::ZERO }));
             return;
         }
-        let last = match self.result(&assignment) {
-            Ok(result) => Event::Result(result),
+        if !known {
+            note();
+        }
+        let last = match result {
+            Ok((result, _)) => Event::Result(result),
             Err(error) => Event::Failure(v1::Failure {
                 class: v1::FailureClass::Internal.into(),
                 message: error.to_string(),
@@ -216,7 +328,7 @@ impl Desk {
         drop(events.send(v1::ExecuteEvent { event: Some(last) }).await);
     }
 
-    fn result(&self, assignment: &Assignment) -> io::Result<v1::UnitResult> {
+    fn result(&self, assignment: &Assignment) -> io::Result<(v1::UnitResult, Computed)> {
         let (result, bytes) = job::output(assignment, &self.blobs, self.flaws)?;
         fs::write(self.blobs.join(result.blob.digest.to_string()), &bytes)?;
         let small = (bytes.len() as u64) < INLINE_LIMIT_BYTES;
@@ -229,8 +341,7 @@ impl Desk {
             token: assignment.token.0,
             result: Some(handed),
         };
-        self.executors.state().done.push(finished);
-        Ok(result)
+        Ok((result, Computed { session: self.session.clone(), finished }))
     }
 }
 

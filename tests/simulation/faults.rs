@@ -13,7 +13,7 @@ use std::{
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use turmoil::Sim;
 
-use crate::{executor::Executors, random::Random};
+use crate::{executor::Executors, job::UNITS, random::Random};
 
 /// Kinds of fault. Each must have struck, or the suite fails.
 pub(crate) const KINDS: [&str; 10] = [
@@ -59,12 +59,14 @@ pub(crate) struct Faults {
     pub(crate) replays: Arc<AtomicI64>,
     state: PathBuf,
     down: Vec<&'static str>,
+    /// The disk is full as soon as so many units are told to be committed.
+    full_at: Option<usize>,
 }
 
 impl Faults {
     pub(crate) fn new(seed: u64, budget: u32, state: &Path, executors: Executors) -> Self {
         let mut random = Random::new(seed ^ 0xFA17);
-        let next = random.millis(300..2_500);
+        let next = random.millis(20..2_000);
         Self {
             random,
             left: budget,
@@ -76,17 +78,25 @@ impl Faults {
             replays: Arc::default(),
             state: state.to_owned(),
             down: Vec::new(),
+            full_at: None,
         }
     }
 
     /// Whether everything is repaired and nothing more comes.
     pub(crate) fn are_over(&self) -> bool {
-        self.left == 0 && self.cures.is_empty()
+        self.left == 0 && self.cures.is_empty() && self.full_at.is_none()
     }
 
-    /// Strikes and cures what is due.
-    pub(crate) fn step(&mut self, sim: &mut Sim<'_>) {
+    /// Strikes and cures what is due, after so many units were told to be committed.
+    pub(crate) fn step(&mut self, sim: &mut Sim<'_>, committed: usize) {
         let now = sim.elapsed();
+        if self.full_at.is_some_and(|full| committed >= full || now >= STORM) {
+            self.full_at = None;
+            let until = now + self.random.millis(300..1_500);
+            if self.fill_disk(until) {
+                self.count("disk full");
+            }
+        }
         let due: Vec<_> = self.cures.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, cure) in due {
             self.cure(sim, cure);
@@ -105,6 +115,7 @@ impl Faults {
     fn strike(&mut self, sim: &mut Sim<'_>, now: Duration) {
         let kind = *self.random.pick(&KINDS);
         let worker = *self.random.pick(&WORKERS);
+        let caller = if self.random.one_in(3) { "user" } else { worker };
         let whole = self.random.one_in(2);
         let length = if whole { 300..1_500 } else { 2_500..6_000 };
         let until = now + self.random.millis(length);
@@ -113,22 +124,25 @@ impl Faults {
             "worker crash" => self.crash(sim, worker, until),
             "executor crash" => {
                 let slice = format!("{worker}.{}", self.random.within(0..2));
-                self.executors.kill(&slice.parse().expect("a legal name"))
+                // Longer than its agent waits for it.
+                let stuck = self.random.millis(3_500..6_000);
+                let stuck = if self.random.one_in(2) { stuck } else { Duration::ZERO };
+                self.executors.kill(&slice.parse().expect("a legal name"), stuck)
             }
             "partition" => {
-                sim.partition(worker, "coordinator");
-                self.cures.push((until, Cure::Repair(worker)));
+                sim.partition(caller, "coordinator");
+                self.cures.push((until, Cure::Repair(caller)));
                 true
             }
             "one-way partition" => {
                 // Requests arrive, answers do not: work is done and nobody hears of it.
-                sim.partition_oneway("coordinator", worker);
-                self.cures.push((until, Cure::Repair(worker)));
+                sim.partition_oneway("coordinator", caller);
+                self.cures.push((until, Cure::Repair(caller)));
                 true
             }
             "hold and release" => {
-                sim.hold(worker, "coordinator");
-                self.cures.push((until, Cure::Release(worker)));
+                sim.hold(caller, "coordinator");
+                self.cures.push((until, Cure::Release(caller)));
                 true
             }
             "delay" => {
@@ -142,7 +156,12 @@ impl Faults {
                 self.jump_ms.fetch_add(jump, Ordering::Relaxed);
                 true
             }
-            "disk full" => self.fill_disk(until),
+            "disk full" if whole => self.fill_disk(until),
+            "disk full" => {
+                // The end of a run is a moment of its own.
+                self.full_at = Some(UNITS - 1 - self.random.index(3));
+                false
+            }
             "replayed messages" => {
                 self.replays.fetch_add(5, Ordering::Relaxed);
                 true
@@ -150,8 +169,13 @@ impl Faults {
             _ => unreachable!("every kind has its fault"),
         };
         if struck {
-            *self.struck.entry(kind).or_default() += 1;
+            println!("{now:?} {kind} ({worker}, {caller}) until {until:?}");
+            self.count(kind);
         }
+    }
+
+    fn count(&mut self, kind: &'static str) {
+        *self.struck.entry(kind).or_default() += 1;
     }
 
     fn crash(&mut self, sim: &mut Sim<'_>, host: &'static str, until: Duration) -> bool {
@@ -184,10 +208,10 @@ impl Faults {
                 self.down.retain(|down| *down != host);
                 sim.bounce(host);
             }
-            Cure::Repair(worker) => {
-                sim.repair(worker, "coordinator");
+            Cure::Repair(caller) => {
+                sim.repair(caller, "coordinator");
             }
-            Cure::Release(worker) => sim.release(worker, "coordinator"),
+            Cure::Release(caller) => sim.release(caller, "coordinator"),
             Cure::Calm => sim.set_max_message_latency(Duration::from_millis(20)),
             Cure::FreeDisk => free_disk(),
         }

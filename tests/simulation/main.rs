@@ -1,7 +1,7 @@
 //! The whole cluster in one deterministic process: the product's coordinator, agents, protocol and
 //! store over a made-up network and time, with a stand-in for the executors only.
 //!
-//! Faults come from a counted budget. After every look the store keeps its promises and what was
+//! Faults come from a counted budget. After every step the store keeps its promises and what was
 //! told is kept; at the end the metrics equal those of a run without faults, byte for byte.
 //! `SEEDS=10000` runs more than the suite does; `SEED=17` runs one and shows what happened.
 
@@ -9,26 +9,23 @@
 
 mod executor;
 mod faults;
+mod isolation;
 mod job;
 mod mischief;
 mod network;
+mod onlooker;
 mod random;
+mod sealed;
+mod trace;
 mod user;
 mod world;
 
-use std::{
-    collections::BTreeMap,
-    env,
-    sync::{Mutex, OnceLock},
-};
-
-use nix::sys::signal::Signal;
-use tokio::signal::unix::SignalKind;
+use std::{collections::BTreeMap, env};
 
 use crate::{
     faults::KINDS,
-    job::Flaws,
-    world::{Options, Outcome, options, run},
+    isolation::{Order, undisturbed},
+    world::Outcome,
 };
 
 /// Seeds in the suite, over all parts.
@@ -40,48 +37,30 @@ fn seeds() -> u64 {
     env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
 }
 
-/// The oracle: the metrics of a run without faults.
-fn undisturbed(flaws: Flaws) -> String {
-    static KNOWN: OnceLock<Mutex<BTreeMap<Flaws, String>>> = OnceLock::new();
-    let known = KNOWN.get_or_init(Mutex::default);
-    if let Some(metrics) = known.lock().unwrap().get(&flaws) {
-        return metrics.clone();
+fn checked(order: Order) -> Result<Outcome, String> {
+    let oracle = undisturbed(order.options.flaws);
+    let outcome = order.carry_out()?;
+    if outcome.metrics == oracle {
+        return Ok(outcome);
     }
-    let outcome = run(0, Options { faults: 0, flaws });
-    assert_eq!(outcome.struck, BTreeMap::new());
-    known.lock().unwrap().insert(flaws, outcome.metrics.clone());
-    outcome.metrics
+    let Outcome { metrics, .. } = outcome;
+    Err(format!("I10: seed {}: {metrics}\nwithout faults: {oracle}", order.seed))
 }
 
-fn checked(seed: u64) -> Outcome {
-    survive_full_disks();
-    let options = options(seed);
-    let outcome = run(seed, options);
-    assert_eq!(outcome.metrics, undisturbed(options.flaws), "I10: seed {seed}");
-    outcome
+fn kept(seed: u64) -> Outcome {
+    checked(Order::of(seed)).unwrap_or_else(|broken| panic!("{broken}"))
 }
 
-/// A file that may not grow shall be an error of the write, not the end of the process.
-fn survive_full_disks() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _inside = runtime.enter();
-        // Its handler stays when the stream is gone.
-        drop(tokio::signal::unix::signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).unwrap());
-    });
-}
-
-/// Every seed of one part, in one thread: the limit on the size of files is the process's.
+/// Every seed of one part.
 fn part(number: u64) {
-    let mut struck: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut told: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut struck: BTreeMap<String, u64> = BTreeMap::new();
+    let mut told: BTreeMap<String, u64> = BTreeMap::new();
     for seed in (1..=seeds()).filter(|seed| seed % PARTS == number) {
-        let outcome = checked(seed);
+        let outcome = kept(seed);
         for (kind, count) in outcome.struck {
             *struck.entry(kind).or_default() += count;
         }
-        for (kind, count) in outcome.story.counts {
+        for (kind, count) in outcome.told {
             *told.entry(kind).or_default() += count;
         }
     }
@@ -137,15 +116,15 @@ fn promises_hold_in_part_7() {
     part(7);
 }
 
-/// The events have always been the same; the time that a run took has differed by a step, once.
-/// Until the cause is known, a failure of this test says little about the product.
+/// Every event with its time, and every byte that went over the network with its time. The seeds
+/// are some with crashes, cut networks and full disks.
 #[test]
-#[ignore = "one step of difference was seen; the cause is not known: -- --ignored a_seed"]
 fn a_seed_gives_the_same_story_every_time() {
-    for seed in [3, 11] {
-        let (first, second) = (checked(seed), checked(seed));
-        assert_eq!(first.story.events, second.story.events, "seed {seed}");
-        assert_eq!(first.took, second.took);
+    for seed in [3, 11, 12, 17] {
+        let (first, second) = (kept(seed), kept(seed));
+        assert_eq!(first.events, second.events, "seed {seed}");
+        assert_eq!(first.took, second.took, "seed {seed}");
+        assert_eq!(first.trace, second.trace, "seed {seed}");
     }
 }
 
@@ -154,42 +133,33 @@ fn a_seed_gives_the_same_story_every_time() {
 fn one_seed() {
     let filter = env::var("LOG").unwrap_or_default();
     tracing_subscriber::fmt().with_env_filter(filter).without_time().init();
-    let seed = env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-    let options = options(seed);
-    println!("seed {seed}: {options:?}");
-    let outcome = checked(seed);
-    for (number, event) in &outcome.story.events {
+    let order = Order::here();
+    println!("{order:?}");
+    let outcome = order.carry_out_here().unwrap_or_else(|broken| panic!("{broken}"));
+    for (event, number) in outcome.events.iter().zip(1..) {
         println!("{number} {event}");
     }
-    println!("{:?} {:?} {:?}", outcome.took, outcome.struck, outcome.story.counts);
+    println!("{:?} {:?} {:?}", outcome.took, outcome.struck, outcome.told);
+    println!("trace {}", outcome.trace);
 }
 
-/// Twelve bugs of the kind that peers have had: each is found within a thousand seeds.
+/// Bugs of the kind that peers have had: each is found within a thousand seeds. `BUG` names one.
 #[cfg(feature = "planted")]
 #[test]
 #[ignore = "takes minutes; `cargo xtask bench planted` runs it"]
 fn planted_bugs_are_found() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    use orchestrator_types::planted::{Bug, plant};
+    use orchestrator_types::planted::Bug;
 
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    let only = env::var("BUG").ok();
+    for (number, bug) in Bug::ALL.iter().enumerate() {
+        if only.as_ref().is_some_and(|only| *only != format!("{bug:?}")) {
+            continue;
+        }
         let found = (1..=1_000).find_map(|seed| {
-            plant(None);
-            let oracle = undisturbed(options(seed).flaws);
-            survive_full_disks();
-            plant(Some(bug));
-            let run = catch_unwind(AssertUnwindSafe(|| {
-                assert_eq!(run(seed, options(seed)).metrics, oracle, "I10");
-            }));
-            faults::free_disk();
-            let why = run.err()?;
-            let text = why.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| why.downcast_ref::<&str>().map(ToString::to_string));
-            Some((seed, text.unwrap_or_default()))
+            let order = Order { bug: Some(number), ..Order::of(seed) };
+            Some((seed, checked(order).err()?))
         });
-        plant(None);
         match found {
             Some((seed, why)) => {
                 let why: String =

@@ -1,5 +1,5 @@
-//! Somebody who sends again what was sent before: commits of units that are long done, with lies in
-//! some, failures and heartbeats of sessions that are over.
+//! Somebody who sends again what was sent before, or too early: commits of units that are long done
+//! or whose blob is not here yet, with lies in some, failures and heartbeats of somebody else.
 
 use std::{
     sync::{
@@ -15,7 +15,11 @@ use orchestrator_proto::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::{executor::Executors, network, random::Random};
+use crate::{
+    executor::{Computed, Executors},
+    network,
+    random::Random,
+};
 
 const CALL: Duration = Duration::from_secs(3);
 
@@ -34,27 +38,30 @@ pub(crate) async fn mischief(
         let connected = timeout(CALL, connect_by(&network::dial(), network::ADDRESS)).await;
         let Ok(Ok(channel)) = connected else { continue };
         let mut client = CoordinatorClient::new(channel);
-        let Some(finished) = executors.some_result(&mut random) else { continue };
+        let Some(computed) = executors.some_result(&mut random) else { continue };
+        let session = executors.some_session(&mut random).unwrap_or_default();
         replays.fetch_sub(1, Ordering::Relaxed);
         // What is answered does not matter: what it does is checked by everything else.
-        drop(timeout(CALL, send(&mut client, finished, &mut random)).await);
+        drop(timeout(CALL, send(&mut client, computed, session, &mut random)).await);
     }
 }
 
 async fn send(
     client: &mut CoordinatorClient<tonic::transport::Channel>,
-    finished: v1::Finished,
+    computed: Computed,
+    session: String,
     random: &mut Random,
 ) -> Result<(), tonic::Status> {
-    let worker = random.within(0..3);
-    let session = format!("w{worker}-life-{}", random.within(1..3));
+    let Computed { session: own, finished } = computed;
     let (run, unit, token) = (finished.run.clone(), finished.unit, finished.token);
-    match random.within(0..5) {
-        0 => client
-            .commit(v1::CommitRequest { session, finished: vec![finished.clone(), finished] })
-            .await
-            .map(drop),
-        1 => {
+    match random.within(0..7) {
+        // Whoever computed it, twice, and perhaps before its blob is here.
+        0 | 1 => {
+            let finished = vec![finished.clone(), finished];
+            client.commit(v1::CommitRequest { session: own, finished }).await.map(drop)
+        }
+        2 => client.commit(v1::CommitRequest { session, finished: vec![finished] }).await.map(drop),
+        3 => {
             let mut lie = finished;
             if let Some(result) = &mut lie.result {
                 result.rows += 1;
@@ -62,13 +69,13 @@ async fn send(
             let session = "nobody".to_owned();
             client.commit(v1::CommitRequest { session, finished: vec![lie] }).await.map(drop)
         }
-        2 => {
+        4 => {
             let class = v1::FailureClass::Crash.into();
             let failure = Some(v1::Failure { class, message: "replayed".to_owned() });
             let session = "nobody".to_owned();
             client.fail(v1::FailRequest { session, run, unit, token, failure }).await.map(drop)
         }
-        3 => {
+        5 => {
             let attempts = vec![v1::AttemptProgress { token, done: 1, total: 4 }];
             let session = "nobody".to_owned();
             client.heartbeat(v1::HeartbeatRequest { session, attempts }).await.map(drop)

@@ -31,8 +31,12 @@ impl Random {
         self.draw().is_multiple_of(times)
     }
 
+    /// Below `len`.
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.within(0..len as u64)).expect("it is an index")
+    }
+
     pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        let at = self.within(0..from.len() as u64);
-        &from[usize::try_from(at).expect("it is an index")]
+        &from[self.index(from.len())]
     }
 }

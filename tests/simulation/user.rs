@@ -50,7 +50,7 @@ impl Story {
     }
 
     fn take(&mut self, event: v1::RunEvent) {
-        let v1::RunEvent { sequence, kind, .. } = event;
+        let v1::RunEvent { sequence, kind, at_unix_ms, .. } = event;
         let kind = kind.expect("an event says something");
         if sequence == 0 {
             return;
@@ -82,7 +82,7 @@ impl Story {
             }
             Kind::Progress(_) => {}
         }
-        self.events.insert(sequence, format!("{kind:?}"));
+        self.events.insert(sequence, format!("{at_unix_ms} {kind:?}"));
     }
 }
 

@@ -5,15 +5,15 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, UNIX_EPOCH},
 };
 
-use orchestrator_coordinator::{Clock, Config, Coordinator, Reader, UnitStage, check_store};
+use orchestrator_coordinator::{Clock, Config, Coordinator};
 use orchestrator_proto::{Blocking, domain::SliceOffer};
 use orchestrator_run::Millis;
 use orchestrator_types::{ByteCount, DeviceId};
@@ -23,21 +23,21 @@ use tokio::time::sleep;
 use crate::{
     executor::{Executors, Pretend},
     faults::{Faults, WORKERS, free_disk},
-    job::{self, Flaws},
+    job::Flaws,
     mischief::mischief,
     network,
+    onlooker::Onlooker,
     random::Random,
+    sealed, trace,
     user::{Seen, Story, evaluate},
 };
 
 const TICK: Duration = Duration::from_millis(10);
 const LEASE: Duration = Duration::from_secs(2);
-/// Between two looks at the store from outside.
-const LOOK: Duration = Duration::from_millis(250);
 /// A run ends within this time after the faults (I9).
 const BOUND: Duration = Duration::from_secs(150);
 /// 2026-01-01, where the simulation's wall clock starts.
-const EPOCH_MS: i64 = 1_767_225_600_000;
+pub(crate) const EPOCH: Duration = Duration::from_hours(490_896);
 
 /// How one seed is run.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +51,15 @@ pub(crate) struct Options {
 pub(crate) struct Outcome {
     /// The trials of the report, without times.
     pub(crate) metrics: String,
-    pub(crate) struck: BTreeMap<&'static str, u64>,
-    pub(crate) story: Story,
+    /// Faults by kind.
+    pub(crate) struck: BTreeMap<String, u64>,
+    /// What the client was told, with the times.
+    pub(crate) events: Vec<String>,
+    /// The same by kind.
+    pub(crate) told: BTreeMap<String, u64>,
     pub(crate) took: Duration,
+    /// Digest of every byte that went over the network, and when.
+    pub(crate) trace: String,
 }
 
 /// The options that follow from a seed.
@@ -75,21 +81,26 @@ impl Clock for SimulatedClock {
     }
 
     fn unix_ms(&self) -> i64 {
-        let elapsed = turmoil::sim_elapsed().unwrap_or_default();
-        let elapsed = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
-        EPOCH_MS + elapsed + self.0.load(Ordering::Relaxed)
+        let now = EPOCH + turmoil::sim_elapsed().unwrap_or_default();
+        let now = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
+        now + self.0.load(Ordering::Relaxed)
     }
 }
 
 /// Runs a seed; panics where a promise is broken.
 pub(crate) fn run(seed: u64, options: Options) -> Outcome {
-    let folder = tempfile::tempdir_in(shared_memory()).expect("a folder in memory");
+    trace::begin();
+    let prefix = format!("simulation-{}-", std::process::id());
+    let folder = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempdir_in(shared_memory())
+        .expect("a folder in memory");
     let state = folder.path().join("state");
     let (executors, told) = (Executors::default(), Seen::default());
     let mut faults = Faults::new(seed, options.faults, &state, executors.clone());
     let mut sim = turmoil::Builder::new()
         .rng_seed(seed)
-        .epoch(std::time::UNIX_EPOCH + Duration::from_millis(EPOCH_MS.cast_unsigned()))
+        .epoch(UNIX_EPOCH + EPOCH)
         .simulation_duration(Duration::from_secs(1_000))
         .tick_duration(TICK)
         .min_message_latency(Duration::from_millis(1))
@@ -117,18 +128,18 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         evaluate(client).await;
         Ok(())
     });
-    let (mut looked, mut calm_since) = (Duration::ZERO, None);
+    let (mut onlooker, mut calm_since) = (Onlooker::new(seed, &state), None);
     loop {
         let done = sim.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let now = sim.elapsed();
+        sealed::set_clock(EPOCH + now);
         if done {
             break;
         }
-        faults.step(&mut sim);
-        if now >= looked + LOOK {
-            looked = now;
-            look(seed, &state, &told);
-        }
+        faults.step(&mut sim, told.story().committed.len());
+        onlooker.look(&told);
+        let crowded = executors.crowded();
+        assert!(crowded.is_empty(), "I7: seed {seed}: two executors at once on {crowded:?}");
         if faults.are_over() {
             let since = *calm_since.get_or_insert(now);
             assert!(
@@ -139,30 +150,20 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
         }
     }
     free_disk();
-    look(seed, &state, &told);
-    let story = told.story().clone();
-    let report = story.report.clone().expect("the client has fetched it");
-    let (struck, took) = (faults.struck.clone(), sim.elapsed());
-    Outcome { metrics: metrics(&report), struck, story, took }
-}
-
-/// The checks from outside: the store keeps its promises, and what was told is kept (I5).
-fn look(number: u64, state: &Path, told: &Seen) {
-    if !state.join("store.sqlite").is_file() {
-        return;
+    onlooker.look(&told);
+    let Story { events, counts, report, .. } = told.story().clone();
+    let report = report.expect("the client has fetched it");
+    let named = |counts: BTreeMap<&str, u64>| {
+        counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    };
+    Outcome {
+        metrics: metrics(&report),
+        struck: named(faults.struck.clone()),
+        events: events.into_values().collect(),
+        told: named(counts),
+        took: sim.elapsed(),
+        trace: trace::end().expect("it was begun").to_string(),
     }
-    let Ok(violations) = check_store(state) else { return };
-    assert!(violations.is_empty(), "seed {number}: {violations:?}");
-    let reader = Reader::open(state).expect("a store that was checked");
-    let run = job::RUN.parse().expect("a legal name");
-    let units = reader.units(&run).expect("its units are read");
-    let kept: std::collections::BTreeSet<u32> = units
-        .iter()
-        .filter(|row| row.stage == UnitStage::Committed)
-        .map(|row| row.unit.0)
-        .collect();
-    let told = told.story().committed.clone();
-    assert!(told.is_subset(&kept), "I5: seed {number}: told and lost: {:?}", &told - &kept);
 }
 
 async fn coordinate(state: PathBuf, jump: Arc<AtomicI64>) -> turmoil::Result {
@@ -194,6 +195,11 @@ async fn work(
     seed: u64,
 ) -> turmoil::Result {
     let mut tries = 0_u32;
+    let mut random = Random::new(seed ^ name.bytes().map(u64::from).sum::<u64>());
+    if life == 1 && random.one_in(4) {
+        // It joins when a submission already waits for it.
+        sleep(random.millis(0..2_500)).await;
+    }
     loop {
         tries += 1;
         let offer = |number: u32| SliceOffer {
@@ -204,13 +210,21 @@ async fn work(
             memory_bytes: ByteCount::gib(1),
         };
         let build = orchestrator_proto::BUILD.to_owned();
+        let session = format!("{name}-life-{life}-{tries}");
+        executors.begin_session(&session);
         let doors = Arc::new(Mutex::new(BTreeMap::new()));
-        let launch =
-            Pretend { executors: executors.clone(), flaws, seed, build: build.clone(), doors };
+        let launch = Pretend {
+            executors: executors.clone(),
+            flaws,
+            seed,
+            build: build.clone(),
+            session: session.clone(),
+            doors,
+        };
         let config = AgentConfig {
             coordinator: network::ADDRESS.to_owned(),
             dial: network::dial(),
-            session: format!("{name}-life-{life}-{tries}").parse().expect("a legal name"),
+            session: session.parse().expect("a legal name"),
             node: name.parse().expect("a legal name"),
             slices: (0..2).map(offer).collect(),
             executor: "none".into(),

@@ -183,7 +183,7 @@ impl Run {
         now: Millis,
     ) -> Vec<Command> {
         let live = self.live.get(&token).filter(|attempt| attempt.unit == unit).cloned();
-        let Some(attempt) = live.or_else(|| self.planted_attempt(unit)) else {
+        let Some(attempt) = live.or_else(|| self.planted_attempt(token, unit)) else {
             return vec![self.late(token, unit)];
         };
         self.remove_live(attempt.token);
@@ -204,12 +204,16 @@ impl Run {
         commands
     }
 
-    /// Only with a bug planted: any attempt of the unit passes for this one.
-    fn planted_attempt(&self, unit: UnitId) -> Option<Attempt> {
-        if !is_planted(Bug::AnyTokenCommits) {
-            return None;
+    /// Only with a bug planted: what passes for an attempt that does not live.
+    fn planted_attempt(&self, token: FencingToken, unit: UnitId) -> Option<Attempt> {
+        let ended = || self.outcome(unit).is_some_and(|end| end != UnitOutcome::Committed(token));
+        if is_planted(Bug::AnyTokenCommits) {
+            self.live.values().find(|attempt| attempt.unit == unit).cloned()
+        } else if is_planted(Bug::TwinsCountTwice) && ended() {
+            Some(Attempt::planted(unit, token))
+        } else {
+            None
         }
-        self.live.values().find(|attempt| attempt.unit == unit).cloned()
     }
 
     fn late(&self, token: FencingToken, unit: UnitId) -> Command {
@@ -409,8 +413,7 @@ impl Run {
     }
 
     fn revoke_live_of(&mut self, unit: UnitId) -> Vec<Command> {
-        let lives_on = is_planted(Bug::LoserLivesOn) || is_planted(Bug::TwinsCountTwice);
-        if self.live_of(unit) == 0 || lives_on {
+        if self.live_of(unit) == 0 || is_planted(Bug::LoserLivesOn) {
             return Vec::new();
         }
         let siblings = self.live.values().filter(|attempt| attempt.unit == unit);

@@ -57,6 +57,24 @@ pub struct Attempt {
     pub elsewhere: bool,
 }
 
+impl Attempt {
+    /// Only with a bug planted: an attempt of which nothing is known any more.
+    pub(crate) fn planted(unit: UnitId, token: FencingToken) -> Self {
+        let name = "planted.0";
+        Self {
+            unit,
+            number: 1,
+            token,
+            session: name.parse().expect("a legal name"),
+            node: name.parse().expect("a legal name"),
+            slice: name.parse().expect("a legal name"),
+            started: Millis::default(),
+            terms: Terms::default(),
+            elsewhere: false,
+        }
+    }
+}
+
 /// What a run must know of a result that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {

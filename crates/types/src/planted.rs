@@ -31,11 +31,17 @@ pub enum Bug {
     ProbesCount,
     /// A restart computes what was committed once more.
     CommittedForgotten,
+    /// A slice is used again while its executor may still hold memory.
+    SliceFreedOnSuspicion,
+    /// The end of a stream of bytes counts as the end of what it carries.
+    EndOfStreamBelieved,
+    /// A request that is sent again is another request.
+    RetriesAreNew,
 }
 
 impl Bug {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::AnyTokenCommits,
         Self::ToldBeforeDurable,
         Self::TokensStartAnew,
@@ -48,6 +54,9 @@ impl Bug {
         Self::EndNotTakenBack,
         Self::ProbesCount,
         Self::CommittedForgotten,
+        Self::SliceFreedOnSuspicion,
+        Self::EndOfStreamBelieved,
+        Self::RetriesAreNew,
     ];
 }
 

@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 
 use orchestrator_host::{driver_pid, oom_kills};
 use orchestrator_proto::v1::executor_client::ExecutorClient;
-use orchestrator_types::FailureClass;
+use orchestrator_types::{
+    FailureClass,
+    planted::{Bug, is_planted},
+};
 use tokio::time::{Instant, sleep};
 use tonic::transport::Channel;
 
@@ -260,7 +263,7 @@ impl Supervisor {
 
     /// Waits until nothing is left of the last executor.
     async fn vacate(&mut self) -> Result<(), ExecutorError> {
-        loop {
+        while !is_planted(Bug::SliceFreedOnSuspicion) {
             match self.look() {
                 Verdict::Free => break,
                 Verdict::Wait => {

@@ -32,9 +32,13 @@ impl Driver {
         &mut self,
         submitted: Submitted,
     ) -> Result<Result<(RunId, u32), Refusal>, StoreError> {
-        let Submitted { submission, plan } = submitted;
+        let Submitted { mut submission, plan } = submitted;
         if let Some(earlier) = self.store.run_of_request(&submission.request_id)? {
-            return Ok(Ok(earlier));
+            if !is_planted(Bug::RetriesAreNew) {
+                return Ok(Ok(earlier));
+            }
+            submission.id = crate::fresh_name();
+            submission.request_id = submission.id.to_string();
         }
         // Slices may have left since it was planned.
         let components = plan.units.blocks().iter().map(Block::component).collect();
