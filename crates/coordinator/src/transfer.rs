@@ -3,15 +3,16 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use orchestrator_proto::{Blocking, CHUNK_BYTES, Refusal, RefusalCode, v1};
+use orchestrator_proto::{Blocking, CHUNK_BYTES, Refusal, RefusalCode, TRANSFER_TIMEOUT, v1};
 use orchestrator_types::Digest;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::SendTimeoutError};
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Status;
 
 use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
+    calls::Place,
     durable::{DISK_FULL, disk_full},
     results::FolderReader,
     store::Reader,
@@ -86,14 +87,13 @@ pub(crate) fn fetch(
     blobs: Arc<Blobs>,
     inline: Inline,
     tasks: &TaskTracker,
+    place: Place,
     digest: Digest,
 ) -> mpsc::Receiver<Result<v1::BlobChunk, Status>> {
-    let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
+    let (mut pieces, receiver) = Pieces::new(place);
     tasks.spawn(async move {
-        if let Err(error) = send_blob(&blobs, &inline, digest, &sender).await {
-            // A reader that has gone away needs no reason.
-            drop(sender.send(Err(error.into())).await);
-        }
+        let sent = send_blob(&blobs, &inline, digest, &mut pieces).await;
+        pieces.end(sent);
     });
     receiver
 }
@@ -103,22 +103,55 @@ async fn send_blob(
     blobs: &Blobs,
     inline: &Inline,
     digest: Digest,
-    sender: &mpsc::Sender<Result<v1::BlobChunk, Status>>,
+    pieces: &mut Pieces<v1::BlobChunk>,
 ) -> Result<(), Refusal> {
     let mut reader = match blobs.read(digest).await {
         Ok(reader) => reader,
         Err(missing @ BlobError::Missing(_)) => {
             let data = inline.find(digest).await?.ok_or(missing)?;
-            // A reader that has gone away needs nothing.
-            drop(sender.send(Ok(v1::BlobChunk { data })).await);
-            return Ok(());
+            return pieces.send(v1::BlobChunk { data }).await.map(drop);
         }
         Err(error) => return Err(error.into()),
     };
     loop {
         let data = reader.chunk(CHUNK_BYTES).await?;
-        if data.is_empty() || sender.send(Ok(v1::BlobChunk { data })).await.is_err() {
+        if data.is_empty() || !pieces.send(v1::BlobChunk { data }).await? {
             return Ok(());
+        }
+    }
+}
+
+/// The sending end of an answer in pieces, and its place among the calls in work.
+struct Pieces<T> {
+    sender: mpsc::Sender<Result<T, Status>>,
+    /// Room for the word of what went wrong: a slow reader must never take a part for the whole.
+    last: mpsc::OwnedPermit<Result<T, Status>>,
+    _place: Place,
+}
+
+impl<T> Pieces<T> {
+    fn new(place: Place) -> (Self, mpsc::Receiver<Result<T, Status>>) {
+        let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD + 1);
+        let last = sender.clone().try_reserve_owned().expect("a new channel has room");
+        (Self { sender, last, _place: place }, receiver)
+    }
+
+    /// Sends one piece; `false` if its reader has gone away.
+    async fn send(&mut self, piece: T) -> Result<bool, Refusal> {
+        match self.sender.send_timeout(Ok(piece), TRANSFER_TIMEOUT).await {
+            Ok(()) => Ok(true),
+            Err(SendTimeoutError::Closed(_)) => Ok(false),
+            Err(SendTimeoutError::Timeout(_)) => {
+                let limit = TRANSFER_TIMEOUT.as_secs();
+                let message = format!("the reader has taken nothing for {limit} s");
+                Err(Refusal::new(RefusalCode::TooSlow, message))
+            }
+        }
+    }
+
+    fn end(self, sent: Result<(), Refusal>) {
+        if let Err(refusal) = sent {
+            self.last.send(Err(refusal.into()));
         }
     }
 }
@@ -143,15 +176,14 @@ impl Inline {
 pub(crate) fn send_files(
     blocking: Blocking,
     tasks: &TaskTracker,
+    place: Place,
     folder: PathBuf,
     wanted: Vec<String>,
 ) -> mpsc::Receiver<Result<v1::FileChunk, Status>> {
-    let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
+    let (mut pieces, receiver) = Pieces::new(place);
     tasks.spawn(async move {
-        if let Err(refusal) = send_folder(blocking, folder, wanted, &sender).await {
-            // A reader that has gone away needs no reason.
-            drop(sender.send(Err(refusal.into())).await);
-        }
+        let sent = send_folder(blocking, folder, wanted, &mut pieces).await;
+        pieces.end(sent);
     });
     receiver
 }
@@ -160,7 +192,7 @@ async fn send_folder(
     blocking: Blocking,
     folder: PathBuf,
     wanted: Vec<String>,
-    sender: &mpsc::Sender<Result<v1::FileChunk, Status>>,
+    pieces: &mut Pieces<v1::FileChunk>,
 ) -> Result<(), Refusal> {
     let mut reader = blocking.run(move || FolderReader::open(folder, &wanted)).await??;
     loop {
@@ -168,8 +200,33 @@ async fn send_folder(
         let (chunk, rest) = blocking.run(read).await??;
         reader = rest;
         let Some(chunk) = chunk else { return Ok(()) };
-        if sender.send(Ok(chunk)).await.is_err() {
+        if !pieces.send(chunk).await? {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_nothing_is_told_that_it_got_a_part() {
+        let (mut pieces, mut receiver) = Pieces::new(Place::default());
+        let sending = async {
+            let mut sent = Ok(true);
+            while let Ok(true) = sent {
+                sent = pieces.send(1).await;
+            }
+            pieces.end(sent.map(drop));
+        };
+        sending.await;
+        let mut read = Vec::new();
+        while let Some(piece) = receiver.recv().await {
+            read.push(piece.map_err(|status| status.code()));
+        }
+        let mut expected = vec![Ok(1); CHUNKS_AHEAD];
+        expected.push(Err(tonic::Code::DeadlineExceeded));
+        assert_eq!(read, expected);
     }
 }

@@ -12,6 +12,8 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 /// Largest message that is sent or taken. Blobs travel in chunks well below it.
 pub const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
+/// Largest question of those who only look: names and numbers.
+pub const QUESTION_LIMIT_BYTES: usize = 2 << 20;
 /// Size of one chunk of a blob or file.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
@@ -23,6 +25,9 @@ pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_mins(2);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Calls of one connection at once; more wait at the caller's end. A host with 8 GPUs in 7 parts
+/// each has 56 calls for work waiting, and its heartbeats must never wait behind them.
+const MOST_STREAMS: u32 = 256;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 
@@ -135,7 +140,7 @@ pub fn server() -> Server {
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))
         .http2_max_header_list_size(16 << 10)
-        .max_concurrent_streams(256)
+        .max_concurrent_streams(MOST_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }
