@@ -223,6 +223,11 @@ impl BlobWriter {
         }
     }
 
+    /// Bytes that were given to it.
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
     /// Makes the blob durable under its digest; returns digest and size.
     pub(crate) async fn keep(self) -> Result<(Digest, u64), BlobError> {
         let digest = Digest::from(self.hasher.finalize());

@@ -27,7 +27,7 @@ use crate::{
     calls::Place,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
-        Registered, Registration, Resumed, Resumption,
+        Pause, Registered, Registration, Resumed, Resumption,
     },
     event::Live,
     life::Life,
@@ -48,6 +48,7 @@ const MOST_LEASES: u32 = 64;
 pub(crate) struct Handlers {
     pub driver: DriverHandle,
     pub blobs: Arc<Blobs>,
+    pub pause: Pause,
     pub results: Arc<Results>,
     pub live: broadcast::Sender<Arc<Live>>,
     pub state: PathBuf,
@@ -179,7 +180,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
         let chunks = request.into_inner();
-        let staging = transfer::stage(self.blobs.clone(), &self.tasks, chunks);
+        let staging = transfer::stage(self.blobs.clone(), self.pause.clone(), &self.tasks, chunks);
         let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
         let (digest, size_bytes) = timeout(TRANSFER_TIMEOUT, staging).await.map_err(too_slow)??;
         self.metrics.stored(size_bytes);

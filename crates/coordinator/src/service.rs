@@ -145,6 +145,7 @@ impl Coordinator {
             driver: requests,
             results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
             blobs,
+            pause: pause.clone(),
             live: told,
             state: config.state.clone(),
             build: config.build.clone(),

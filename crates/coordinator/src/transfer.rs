@@ -13,7 +13,8 @@ use tonic::Status;
 use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
     calls::Place,
-    durable::{DISK_FULL, disk_full},
+    driver::Pause,
+    durable::disk_full,
     results::FolderReader,
     store::Reader,
 };
@@ -26,29 +27,21 @@ impl From<BlobError> for Refusal {
         let code = match error {
             BlobError::Missing(_) => RefusalCode::NotFound,
             // A bucket that is away or refuses us: as long as that lasts, it is not the unit's
-            // fault. A full disk, the same.
+            // fault.
             BlobError::Object { .. } | BlobError::Leaving(_) => RefusalCode::Unavailable,
-            BlobError::File { ref source, .. } if disk_full(source) => RefusalCode::Unavailable,
             BlobError::Damaged(_) | BlobError::File { .. } | BlobError::Defect(_) => {
                 RefusalCode::Internal
             }
         };
-        if let BlobError::File { ref source, .. } = error
-            && disk_full(source)
-        {
-            let refusal = crate::refusal(code, &error);
-            // Its caller tries again for as long as it takes, and the store may notice nothing.
-            tracing::error!("{DISK_FULL}: {}", refusal.message);
-            return Self::new(code, format!("{DISK_FULL}: {}", refusal.message));
-        }
         crate::refusal(code, &error)
     }
 }
 
 /// Stores a stream of chunks; the blob is durable when this returns. Dropped half-way, it leaves
-/// nothing.
+/// nothing. One that does not fit on the disk pauses the coordinator.
 pub(crate) async fn stage(
     blobs: Arc<Blobs>,
+    pause: Pause,
     tasks: &TaskTracker,
     chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Send + Unpin + 'static,
 ) -> Result<(Digest, u64), Status> {
@@ -56,11 +49,13 @@ pub(crate) async fn stage(
     let wanted = CancellationToken::new();
     let _guard = wanted.clone().drop_guard();
     let staging = tasks.spawn(async move {
-        let mut writer = blobs.create().await.map_err(Refusal::from)?;
-        let status = match wanted.run_until_cancelled(pour(chunks, &mut writer)).await {
+        let mut writer = blobs.create().await.map_err(|error| unwritten(error, 0, &pause))?;
+        let status = match wanted.run_until_cancelled(pour(chunks, &mut writer, &pause)).await {
             // A connection that breaks may look like the end of its stream.
             Some(Ok(())) if !wanted.is_cancelled() => {
-                return Ok(writer.keep().await.map_err(Refusal::from)?);
+                let bytes = writer.size_bytes();
+                let kept = writer.keep().await;
+                return Ok(kept.map_err(|error| unwritten(error, bytes, &pause))?);
             }
             Some(Ok(())) | None => Status::cancelled("nobody waits for the blob"),
             Some(Err(status)) => status,
@@ -75,11 +70,24 @@ pub(crate) async fn stage(
 async fn pour(
     mut chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Unpin,
     writer: &mut BlobWriter,
+    pause: &Pause,
 ) -> Result<(), Status> {
     while let Some(chunk) = chunks.next().await {
-        writer.write(chunk?.data).await.map_err(Refusal::from)?;
+        let written = writer.write(chunk?.data).await;
+        written.map_err(|error| unwritten(error, writer.size_bytes(), pause))?;
     }
     Ok(())
+}
+
+/// Why a blob, of which `bytes` have come, is not stored. Its sender tries again for as long as a
+/// disk is full, and the store may notice nothing of it.
+fn unwritten(error: BlobError, bytes: u64, pause: &Pause) -> Refusal {
+    match &error {
+        BlobError::File { path, source, .. } if disk_full(source) => {
+            pause.blob_did_not_fit(path.parent().unwrap_or(path), bytes)
+        }
+        _ => error.into(),
+    }
 }
 
 /// The chunks of a blob; an error ends the stream, also that its bytes are not those of its name.
