@@ -250,6 +250,7 @@ impl Handlers {
             libtorch,
             session,
             held,
+            withdrawn,
         } = request;
         let stale = |what: &str, theirs: &str, ours: &str| {
             let message = format!(
@@ -276,7 +277,13 @@ impl Handlers {
             return Err(Refusal::new(RefusalCode::Invalid, message));
         }
         let held = held.into_iter().map(FencingToken).collect();
-        Ok(Registration { session: name(&session)?, node, slices, libtorch, held })
+        // Told to people only: one that cannot be read is left out.
+        let withdrawn = withdrawn.into_iter().filter_map(|withdrawn| {
+            let v1::WithdrawnSlice { slice, reason } = withdrawn;
+            Some((slice?.offer(node.clone()).ok()?, reason))
+        });
+        let withdrawn = withdrawn.collect();
+        Ok(Registration { session: name(&session)?, node, slices, libtorch, held, withdrawn })
     }
 
     /// A result whose blob is here, or what is wrong with it. An error of the disk is neither.

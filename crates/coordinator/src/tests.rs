@@ -69,6 +69,7 @@ impl Bench {
             libtorch: "2.11.0".into(),
             session: crate::fresh_name::<orchestrator_types::SessionId>().into(),
             held: Vec::new(),
+            withdrawn: Vec::new(),
         }
     }
 

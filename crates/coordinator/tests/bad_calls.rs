@@ -116,6 +116,7 @@ impl Bench {
             libtorch: "2.11.0".into(),
             session: "s".into(),
             held: Vec::new(),
+            withdrawn: Vec::new(),
         };
         self.client.register(request).await.unwrap();
         "s".to_owned()

@@ -24,13 +24,28 @@ const CHUNKS_AHEAD: usize = 2;
 
 /// Why a blob did not arrive.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TransferError {
+pub enum TransferError {
+    /// The coordinator's word, or a broken connection.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A file on this side cannot be used.
     #[error("cannot {action} {path}")]
-    File { action: &'static str, path: PathBuf, source: io::Error },
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What arrived is not what was sent.
     #[error("blob {expected} arrived with digest {found}")]
-    OtherBytes { expected: Digest, found: String },
+    OtherBytes {
+        /// Of the blob that was asked for.
+        expected: Digest,
+        /// Of what arrived.
+        found: String,
+    },
 }
 
 impl TransferError {
@@ -68,13 +83,14 @@ fn file_error<'a>(
 
 /// The coordinator, as a worker sees it. Clones share one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub struct Client {
     inner: CoordinatorClient<Channel>,
     blocking: Blocking,
 }
 
 impl Client {
-    pub(crate) fn new(channel: Channel, blocking: Blocking) -> Self {
+    /// A client over this connection; work that blocks is done as `blocking` says.
+    pub fn new(channel: Channel, blocking: Blocking) -> Self {
         let inner = CoordinatorClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
@@ -129,7 +145,10 @@ impl Client {
     }
 
     /// Sends the file `path`, which should be `blob`. Nothing counts before the commit.
-    pub(crate) async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
         let mut inner = self.inner.clone();
         let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
         let request = bounded(ReceiverStream::new(chunks), TRANSFER_TIMEOUT);
@@ -148,7 +167,10 @@ impl Client {
     }
 
     /// Writes the blob to `path`; how many bytes it has.
-    pub(crate) async fn fetch(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn fetch(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
         let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
         timeout(TRANSFER_TIMEOUT, self.receive(digest, path)).await.map_err(too_slow)?
     }

@@ -12,6 +12,7 @@ mod python;
 mod ratio;
 mod results;
 mod split;
+mod tensors;
 
 use anyhow::{Context, Result};
 
@@ -20,6 +21,7 @@ pub(crate) use cpu::run as cpu;
 pub(crate) use memory::{Asked, run as memory};
 pub(crate) use planted::run as planted;
 pub(crate) use split::{Asked as AskedSplit, run as split};
+pub(crate) use tensors::{Asked as AskedTensors, run as tensors};
 
 /// One line on stdout.
 fn say(line: &str) -> Result<()> {

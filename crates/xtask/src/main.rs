@@ -88,6 +88,10 @@ enum Bench {
     ///
     /// Writes its table into tests/bench/RESULTS.md.
     Split(bench::AskedSplit),
+    /// Large blobs over loopback gRPC beside raw TCP
+    ///
+    /// Writes its table into tests/bench/RESULTS.md.
+    Tensors(bench::AskedTensors),
 }
 
 fn main() -> ExitCode {
@@ -116,6 +120,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Bench(Bench::Planted) => bench::planted(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Split(asked)) => {
             bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
+        Verb::Bench(Bench::Tensors(asked)) => {
+            bench::tensors(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
         Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
     }

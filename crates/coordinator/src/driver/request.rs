@@ -82,6 +82,8 @@ pub(crate) struct Registration {
     pub libtorch: String,
     /// Attempts that it still has.
     pub held: Vec<FencingToken>,
+    /// Slices that it has and does not offer, with the reasons.
+    pub withdrawn: Vec<(SliceOffer, String)>,
 }
 
 /// What a worker must know to keep its session.
