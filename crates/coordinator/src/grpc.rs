@@ -180,7 +180,13 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
         let chunks = request.into_inner();
-        let staging = transfer::stage(self.blobs.clone(), self.pause.clone(), &self.tasks, chunks);
+        let staging = transfer::stage(
+            self.blobs.clone(),
+            self.pause.clone(),
+            self.blocking,
+            &self.tasks,
+            chunks,
+        );
         let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
         let (digest, size_bytes) = timeout(TRANSFER_TIMEOUT, staging).await.map_err(too_slow)??;
         self.metrics.stored(size_bytes);

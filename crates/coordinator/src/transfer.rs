@@ -8,7 +8,7 @@ use orchestrator_types::Digest;
 use tokio::sync::mpsc::{self, error::SendTimeoutError};
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::Status;
+use tonic::{Status, codegen::Bytes};
 
 use crate::{
     blobs::{BlobError, BlobWriter, Blobs},
@@ -19,8 +19,9 @@ use crate::{
     store::Reader,
 };
 
-/// Chunks between network and disk: enough to keep both busy, 4 MiB at most.
-pub(crate) const CHUNKS_AHEAD: usize = 4;
+/// Chunks between network and disk: enough to keep both busy while other threads have their turn,
+/// 4 MiB at most.
+pub(crate) const CHUNKS_AHEAD: usize = 16;
 
 impl From<BlobError> for Refusal {
     fn from(error: BlobError) -> Self {
@@ -42,6 +43,7 @@ impl From<BlobError> for Refusal {
 pub(crate) async fn stage(
     blobs: Arc<Blobs>,
     pause: Pause,
+    blocking: Blocking,
     tasks: &TaskTracker,
     chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Send + Unpin + 'static,
 ) -> Result<(Digest, u64), Status> {
@@ -50,15 +52,23 @@ pub(crate) async fn stage(
     let _guard = wanted.clone().drop_guard();
     let staging = tasks.spawn(async move {
         let mut writer = blobs.create().await.map_err(|error| unwritten(error, 0, &pause))?;
-        let status = match wanted.run_until_cancelled(pour(chunks, &mut writer, &pause)).await {
+        writer.on_this_thread();
+        let (sender, received) = mpsc::channel(CHUNKS_AHEAD);
+        // What writes and digests waits for nobody else's turn, and the network not for it.
+        let pouring = blocking.drive(pour(received, writer, pause.clone()));
+        let receiving = wanted.run_until_cancelled(receive(chunks, sender));
+        let (poured, received) = tokio::join!(pouring, receiving);
+        let (writer, written) = poured.map_err(Refusal::from)?;
+        let status = match (written, received) {
+            (Err(refusal), _) => refusal.into(),
             // A connection that breaks may look like the end of its stream.
-            Some(Ok(())) if !wanted.is_cancelled() => {
+            (Ok(()), Some(Ok(()))) if !wanted.is_cancelled() => {
                 let bytes = writer.size_bytes();
                 let kept = writer.keep().await;
                 return Ok(kept.map_err(|error| unwritten(error, bytes, &pause))?);
             }
-            Some(Ok(())) | None => Status::cancelled("nobody waits for the blob"),
-            Some(Err(status)) => status,
+            (Ok(()), Some(Ok(())) | None) => Status::cancelled("nobody waits for the blob"),
+            (Ok(()), Some(Err(status))) => status,
         };
         writer.abandon().await;
         Err(status)
@@ -67,16 +77,31 @@ pub(crate) async fn stage(
     staging.await.map_err(lost)?
 }
 
-async fn pour(
+/// Passes chunks on until their end, or until nobody takes them.
+async fn receive(
     mut chunks: impl Stream<Item = Result<v1::BlobChunk, Status>> + Unpin,
-    writer: &mut BlobWriter,
-    pause: &Pause,
+    sender: mpsc::Sender<Bytes>,
 ) -> Result<(), Status> {
     while let Some(chunk) = chunks.next().await {
-        let written = writer.write(chunk?.data).await;
-        written.map_err(|error| unwritten(error, writer.size_bytes(), pause))?;
+        if sender.send(chunk?.data).await.is_err() {
+            return Ok(());
+        }
     }
     Ok(())
+}
+
+async fn pour(
+    mut chunks: mpsc::Receiver<Bytes>,
+    mut writer: BlobWriter,
+    pause: Pause,
+) -> (BlobWriter, Result<(), Refusal>) {
+    while let Some(data) = chunks.recv().await {
+        if let Err(error) = writer.write(data).await {
+            let refusal = unwritten(error, writer.size_bytes(), &pause);
+            return (writer, Err(refusal));
+        }
+    }
+    (writer, Ok(()))
 }
 
 /// Why a blob, of which `bytes` have come, is not stored. Its sender tries again for as long as a
@@ -100,8 +125,15 @@ pub(crate) fn fetch(
 ) -> mpsc::Receiver<Result<v1::BlobChunk, Status>> {
     let (mut pieces, receiver) = Pieces::new(place);
     tasks.spawn(async move {
-        let sent = send_blob(&blobs, &inline, digest, &mut pieces).await;
-        pieces.end(sent);
+        let blocking = inline.blocking;
+        // What reads and digests waits for nobody else's turn.
+        let sending = blocking.drive(async move {
+            let sent = send_blob(&blobs, &inline, digest, &mut pieces).await;
+            pieces.end(sent);
+        });
+        if let Err(defect) = sending.await {
+            tracing::error!(%defect, "a blob was not sent to its end");
+        }
     });
     receiver
 }
@@ -116,14 +148,15 @@ async fn send_blob(
     let mut reader = match blobs.read(digest).await {
         Ok(reader) => reader,
         Err(missing @ BlobError::Missing(_)) => {
-            let data = inline.find(digest).await?.ok_or(missing)?;
+            let data = inline.find(digest).await?.ok_or(missing)?.into();
             return pieces.send(v1::BlobChunk { data }).await.map(drop);
         }
         Err(error) => return Err(error.into()),
     };
+    reader.on_this_thread();
     loop {
         let data = reader.chunk(CHUNK_BYTES).await?;
-        if data.is_empty() || !pieces.send(v1::BlobChunk { data }).await? {
+        if data.is_empty() || !pieces.send(v1::BlobChunk { data: data.into() }).await? {
             return Ok(());
         }
     }

@@ -94,7 +94,7 @@ impl Bench {
         self.register().await;
         let mut inspector = InspectorClient::new(self.channel.clone());
         inspector.nodes(v1::NodesRequest {}).await.unwrap();
-        let chunk = v1::BlobChunk { data: b"small".to_vec() };
+        let chunk = v1::BlobChunk { data: b"small".to_vec().into() };
         let staged = self.client.stage(tokio_stream::iter([chunk])).await.unwrap().into_inner();
         assert_eq!(staged.size_bytes, 5);
         assert!(!self.coordinator.failed());
@@ -164,7 +164,10 @@ async fn oversized_messages_are_refused_by_their_size() {
     let finished = v1::Finished { result: Some(result), ..v1::Finished::default() };
     let commit = v1::CommitRequest { session: session.clone(), finished: vec![finished] };
     let fail = v1::FailRequest { session: text(), ..v1::FailRequest::default() };
-    let chunks = vec![v1::BlobChunk { data: vec![1; 1 << 20] }, v1::BlobChunk { data: large() }];
+    let chunks = vec![
+        v1::BlobChunk { data: vec![1; 1 << 20].into() },
+        v1::BlobChunk { data: large().into() },
+    ];
     let submit = v1::SubmitRequest { facts: large(), ..v1::SubmitRequest::default() };
     let said = [
         refused(bench.client.submit(submit).await),
@@ -319,9 +322,9 @@ async fn too_many_calls_are_told_to_come_again_and_heartbeats_are_answered() {
     let endless = tokio::spawn(async move { client.stage(ReceiverStream::new(receiver)).await });
     // Taken out of the channel by a call that is in work.
     for _ in 0..2 {
-        chunks.send(v1::BlobChunk { data: vec![1] }).await.unwrap();
+        chunks.send(v1::BlobChunk { data: vec![1].into() }).await.unwrap();
     }
-    let small = || tokio_stream::iter([v1::BlobChunk { data: vec![2] }]);
+    let small = || tokio_stream::iter([v1::BlobChunk { data: vec![2].into() }]);
     let refusal = loop {
         match bench.client.stage(small()).await {
             // It overtook the endless one.

@@ -15,7 +15,7 @@ pub const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
 /// Largest question of those who only look: names and numbers.
 pub const QUESTION_LIMIT_BYTES: usize = 2 << 20;
 /// Size of one chunk of a blob or file.
-pub const CHUNK_BYTES: usize = 1 << 20;
+pub const CHUNK_BYTES: usize = 256 << 10;
 
 /// Blobs smaller than this travel and are stored with their result: a file each would cost more.
 pub const INLINE_LIMIT_BYTES: u64 = 4 << 10;
@@ -30,6 +30,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const MOST_STREAMS: u32 = 256;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Largest piece of a message between those of other calls: a chunk in one piece, not in sixteen.
+const FRAME_BYTES: u32 = 256 << 10;
 
 /// Why the other side cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +133,7 @@ fn bounded(endpoint: Endpoint) -> Endpoint {
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
 }
 
 /// A server with our limits.
@@ -143,4 +146,5 @@ pub fn server() -> Server {
         .max_concurrent_streams(MOST_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
 }

@@ -3,7 +3,7 @@
 //! Invariant: a fetched file is complete and has the digest that was asked for, or the call fails.
 
 use std::{
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,14 +13,14 @@ use orchestrator_proto::{
     TRANSFER_TIMEOUT, domain::Blob, v1, v1::coordinator_client::CoordinatorClient,
 };
 use orchestrator_types::Digest;
-use tokio::{fs::File, io::AsyncReadExt as _, sync::mpsc, time::timeout};
+use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::{Request, Response, Status, codegen::Bytes, transport::Channel};
 
 use crate::retry::{Again, Retry};
 
-/// Chunks read ahead of the wire: one is sent while the next is read.
-const CHUNKS_AHEAD: usize = 2;
+/// Chunks between disk and wire, 2 MiB at most: each goes on while the other waits for its turn.
+const CHUNKS_AHEAD: usize = 8;
 
 /// Why a blob did not arrive.
 #[derive(Debug, thiserror::Error)]
@@ -154,7 +154,7 @@ impl Client {
         let request = bounded(ReceiverStream::new(chunks), TRANSFER_TIMEOUT);
         let call = within(TRANSFER_TIMEOUT, inner.stage(request));
         // A failed call drops its end of the channel, and a failed read ends the stream.
-        let (reply, read) = tokio::join!(call, feed(path, sender));
+        let (reply, read) = tokio::join!(call, feed(self.blocking, path, sender));
         read?;
         let v1::StageReply { digest, size_bytes } = reply?;
         if digest == blob.digest.as_bytes() && size_bytes == blob.size_bytes.as_u64() {
@@ -185,15 +185,29 @@ impl Client {
         };
         let made = self.blocking.run(create).await.map_err(Refusal::from)?;
         let mut file = made.map_err(file_error("create", path))?;
-        let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
-        while let Some(v1::BlobChunk { data }) = chunks.message().await.map_err(Refusal::from)? {
-            hasher.update(&data);
-            bytes += data.len() as u64;
-            let write = move || file.write_all(&data).map(|()| file);
-            let written = self.blocking.run(write).await.map_err(Refusal::from)?;
-            file = written.map_err(file_error("write", path))?;
-        }
-        let found = Digest::from(hasher.finalize());
+        let (sender, mut received) = mpsc::channel::<Bytes>(CHUNKS_AHEAD);
+        // What digests and writes waits for nobody else's turn, and the network not for it.
+        let writing = self.blocking.drive(async move {
+            let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
+            while let Some(data) = received.recv().await {
+                hasher.update(&data);
+                bytes += data.len() as u64;
+                file.write_all(&data)?;
+            }
+            Ok((Digest::from(hasher.finalize()), bytes))
+        });
+        let receiving = async move {
+            while let Some(v1::BlobChunk { data }) = chunks.message().await? {
+                if sender.send(data).await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        let (written, received) = tokio::join!(writing, receiving);
+        let written = written.map_err(Refusal::from)?;
+        let (found, bytes) = written.map_err(file_error("write", path))?;
+        received.map_err(|status: Status| Refusal::from(status))?;
         if found == digest {
             Ok(bytes)
         } else {
@@ -203,16 +217,25 @@ impl Client {
 }
 
 /// Reads `path` into the channel, until its end or until nobody listens.
-async fn feed(path: &Path, chunks: mpsc::Sender<v1::BlobChunk>) -> Result<(), TransferError> {
-    let mut file = File::open(path).await.map_err(file_error("open", path))?;
-    loop {
-        let mut data = Vec::with_capacity(CHUNK_BYTES);
-        let mut chunk = (&mut file).take(CHUNK_BYTES as u64);
-        let read = chunk.read_to_end(&mut data).await.map_err(file_error("read", path))?;
-        if read == 0 || chunks.send(v1::BlobChunk { data }).await.is_err() {
-            return Ok(());
+async fn feed(
+    blocking: Blocking,
+    path: &Path,
+    chunks: mpsc::Sender<v1::BlobChunk>,
+) -> Result<(), TransferError> {
+    let open = path.to_owned();
+    let feeding = blocking.drive(async move {
+        let mut file = std::fs::File::open(open).map_err(|source| ("open", source))?;
+        loop {
+            let mut data = Vec::with_capacity(CHUNK_BYTES);
+            let read = (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data);
+            read.map_err(|source| ("read", source))?;
+            if data.is_empty() || chunks.send(v1::BlobChunk { data: data.into() }).await.is_err() {
+                return Ok(());
+            }
         }
-    }
+    });
+    let fed = feeding.await.map_err(Refusal::from)?;
+    fed.map_err(|(action, source)| file_error(action, path)(source))
 }
 
 /// A request that tells the other side how long its answer is wanted.

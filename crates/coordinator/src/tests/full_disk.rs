@@ -68,7 +68,7 @@ async fn a_full_disk_pauses_the_coordinator_and_nothing_is_lost() {
     result.inline = Some(bytes);
 
     disk.fill();
-    let chunks = (0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20] });
+    let chunks = (0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20].into() });
     let staged = bench.client.stage(tokio_stream::iter(chunks)).await.unwrap_err();
     assert_eq!(staged.code(), Code::Unavailable);
     assert!(staged.message().starts_with(DISK_FULL), "{staged}");
@@ -115,7 +115,8 @@ async fn a_disk_too_full_for_a_blob_pauses_the_coordinator_until_the_blob_fits()
     let session = bench.register("n").await;
     let v1::SubmitReply { run, .. } = bench.submit("r").await;
     let assignment = bench.lease(&session, 1).await.unwrap();
-    let blob = || tokio_stream::iter((0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20] }));
+    let blob =
+        || tokio_stream::iter((0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20].into() }));
     // The store has room enough for its own writes all the time.
     disk.fill();
     disk.leave(3 << 20);
