@@ -10,6 +10,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // What gRPC reflection tells.
     let encoded = prost::Message::encode_to_vec(&descriptors);
     std::fs::write(PathBuf::from(std::env::var("OUT_DIR")?).join("descriptors.bin"), encoded)?;
-    tonic_prost_build::configure().compile_fds(descriptors)?;
+    // A chunk of a blob is a part of what was received, not a copy of it.
+    let shared = ".orchestrator.v1.BlobChunk.data";
+    tonic_prost_build::configure().bytes(shared).compile_fds(descriptors)?;
     Ok(())
 }

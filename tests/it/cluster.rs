@@ -186,6 +186,21 @@ fn a_worker_reads_inside_its_data_roots_only() {
 }
 
 #[test]
+fn pictures_that_a_captions_file_names_are_held_to_the_data_roots() {
+    let mut cluster = Cluster::start(Setup::default());
+    // The captions file lies at home and names its pictures by their full paths.
+    let evaluation = small_evaluation(cluster.home(), 40, "[auto]");
+    let models = format!("models={}", orchestrator_tests::data().join("models").display());
+    let home = format!("home={}", cluster.home().path().display());
+    let roots = ["--data-root", &models, "--data-root", &home];
+    cluster.start_bare_worker("half", &roots);
+    let refused = cluster.run(&["submit", evaluation.to_str().unwrap()]);
+    assert_eq!(refused.code, Some(4), "{refused:#?}");
+    assert!(refused.stderr.contains("is in none of this worker's data roots"), "{refused:#?}");
+    assert!(refused.stderr.contains("fluent/"), "the picture is named: {refused:#?}");
+}
+
+#[test]
 fn services_stop_cleanly_and_refuse_each_other_by_name() {
     let mut cluster = two_workers();
     // Two coordinators on one store.

@@ -15,8 +15,8 @@ use orchestrator_proto::{
 };
 use orchestrator_types::RunId;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
-use tonic::{Response, Status, transport::Channel};
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{
     args,
@@ -25,13 +25,16 @@ use crate::{
 
 /// The first answer comes within this, or the coordinator counts as unreachable.
 const FIRST_CONTACT: Duration = Duration::from_millis(4_500);
+/// Before a call that was refused for want of room is made again, doubled each time.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// A call without a good answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{refusal}")]
 pub(crate) struct CallError {
     pub(crate) refusal: Refusal,
-    /// Nobody has answered: the connection broke, or time was up. The coordinator may be back soon.
+    /// Nobody has answered: the connection broke, time was up, or the coordinator has more to do than
+    /// it can. It may be back soon.
     pub(crate) broken: bool,
 }
 
@@ -48,7 +51,7 @@ impl From<Status> for CallError {
         // What the other side says has no cause; what the transport says has one.
         let broken = std::error::Error::source(&status).is_some();
         let refusal = Refusal::from(status);
-        let away = matches!(refusal.code, RefusalCode::TooSlow);
+        let away = matches!(refusal.code, RefusalCode::TooSlow | RefusalCode::Overloaded);
         Self { broken: broken || away, refusal }
     }
 }
@@ -106,9 +109,15 @@ impl Cluster {
     async fn same_protocol(&self) -> Result<(), Failure> {
         let request =
             v1::VersionRequest { protocol_version: PROTOCOL_VERSION, build: BUILD.to_owned() };
-        match self.inspector.clone().version(request).await {
+        let mut foreign = false;
+        let ask = async || {
+            let answer = self.inspector.clone().version(request.clone()).await;
+            foreign = matches!(&answer, Err(status) if status.code() == Code::Unimplemented);
+            answer
+        };
+        match within(ask).await {
             Ok(_) => Ok(()),
-            Err(status) if status.code() == tonic::Code::Unimplemented => {
+            Err(_) if foreign => {
                 let message = format!(
                     "what answers at {} is no coordinator, or one of another release; is the \
                      address right?",
@@ -116,49 +125,47 @@ impl Cluster {
                 );
                 Err(Failure::new(Exit::Unreachable, anyhow!(message)))
             }
-            Err(status) => {
-                let error = CallError::from(status);
-                Err(if error.broken {
-                    unreachable(error.into(), &self.address)
-                } else {
-                    failed(error)
-                })
-            }
+            Err(error) => Err(if error.broken {
+                unreachable(error.into(), &self.address)
+            } else {
+                failed(error)
+            }),
         }
     }
 
     /// Every run, oldest first.
     pub(crate) async fn runs(&self) -> Result<Vec<RunLine>, CallError> {
-        let mut inspector = self.inspector.clone();
-        let v1::RunsReply { runs } = within(inspector.runs(v1::RunsRequest {})).await?;
+        let ask = async || self.inspector.clone().runs(v1::RunsRequest {}).await;
+        let v1::RunsReply { runs } = within(ask).await?;
         read(&runs)
     }
 
     /// Where a run stands.
     pub(crate) async fn status(&self, run: &RunId) -> Result<RunStatus, CallError> {
-        let mut inspector = self.inspector.clone();
         let request = v1::StatusRequest { run: run.to_string() };
-        read(&within(inspector.status(request)).await?.status)
+        let ask = async || self.inspector.clone().status(request.clone()).await;
+        read(&within(ask).await?.status)
     }
 
     /// Every connected worker.
     pub(crate) async fn nodes(&self) -> Result<ClusterView, CallError> {
-        let mut inspector = self.inspector.clone();
-        read(&within(inspector.nodes(v1::NodesRequest {})).await?.nodes)
+        let ask = async || self.inspector.clone().nodes(v1::NodesRequest {}).await;
+        read(&within(ask).await?.nodes)
     }
 
     /// The next events of a run after number `after`.
     pub(crate) async fn events(&self, run: &RunId, after: u64) -> Result<Vec<Recorded>, CallError> {
-        let mut inspector = self.inspector.clone();
         let request = v1::EventsRequest { run: run.to_string(), after };
-        let v1::EventsReply { events } = within(inspector.events(request)).await?;
+        let ask = async || self.inspector.clone().events(request.clone()).await;
+        let v1::EventsReply { events } = within(ask).await?;
         events.iter().map(|event| read(event.as_bytes())).collect()
     }
 
     /// Ends a run.
     pub(crate) async fn cancel(&self, run: &RunId) -> Result<(), CallError> {
-        let mut client = self.client.clone();
-        within(client.cancel(v1::CancelRequest { run: run.to_string() })).await.map(drop)
+        let request = v1::CancelRequest { run: run.to_string() };
+        let ask = async || self.client.clone().cancel(request.clone()).await;
+        within(ask).await.map(drop)
     }
 
     /// The run that the user means: an id, or `last`.
@@ -176,12 +183,27 @@ impl Cluster {
     }
 }
 
-/// Makes a call that only talks.
+/// Makes a call that only talks; again, a little later each time, while the coordinator has more to
+/// do than it can.
 pub(crate) async fn within<T>(
-    call: impl Future<Output = Result<Response<T>, Status>>,
+    mut call: impl AsyncFnMut() -> Result<Response<T>, Status>,
 ) -> Result<T, CallError> {
-    if let Ok(answer) = timeout(CONTROL_TIMEOUT, call).await {
-        return Ok(answer?.into_inner());
+    let patiently = async {
+        let mut wait = FIRST_WAIT;
+        loop {
+            let error = match call().await {
+                Ok(answer) => return Ok(answer.into_inner()),
+                Err(status) => CallError::from(status),
+            };
+            if error.refusal.code != RefusalCode::Overloaded {
+                return Err(error);
+            }
+            sleep(wait).await;
+            wait *= 2;
+        }
+    };
+    if let Ok(answer) = timeout(CONTROL_TIMEOUT, patiently).await {
+        return answer;
     }
     let waited = CONTROL_TIMEOUT.as_secs();
     let message = format!("the coordinator did not answer within {waited} s");
@@ -208,9 +230,14 @@ pub(crate) fn failed(error: CallError) -> Failure {
         RefusalCode::DoesNotFit => Exit::DoesNotFit,
         RefusalCode::Invalid => Exit::BadEvaluation,
         RefusalCode::NotFound => Exit::Usage,
-        RefusalCode::Unavailable | RefusalCode::TooSlow if error.broken => Exit::Unreachable,
+        RefusalCode::Unavailable | RefusalCode::Overloaded | RefusalCode::TooSlow
+            if error.broken =>
+        {
+            Exit::Unreachable
+        }
         RefusalCode::Stale
         | RefusalCode::Unavailable
+        | RefusalCode::Overloaded
         | RefusalCode::TooSlow
         | RefusalCode::Internal => Exit::Internal,
     };
@@ -246,6 +273,29 @@ pub(crate) async fn report(cluster: &Cluster, run: &RunId) -> anyhow::Result<Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A short story of answers, told one a call.
+    async fn asked(answers: &[Result<u32, RefusalCode>]) -> Result<u32, (RefusalCode, bool)> {
+        let mut answers = answers.iter();
+        let answer = within(async || match answers.next().expect("asked once too often") {
+            Ok(number) => Ok(Response::new(*number)),
+            Err(code) => Err(Refusal::new(*code, "no").into()),
+        });
+        let answer = answer.await.map_err(|error| (error.refusal.code, error.broken));
+        assert_eq!(answers.next(), None, "not asked often enough");
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_coordinator_with_too_much_to_do_is_asked_again_and_other_refusals_are_not() {
+        let (busy, no) = (Err(RefusalCode::Overloaded), Err(RefusalCode::Unavailable));
+        assert_eq!(asked(&[busy, busy, Ok(7)]).await, Ok(7));
+        assert_eq!(asked(&[busy, no]).await, Err((RefusalCode::Unavailable, false)));
+        // 0.1 s, doubled each time: the eighth wait passes the ten seconds.
+        assert_eq!(asked(&[busy; 7]).await, Err((RefusalCode::TooSlow, true)));
+        let error = CallError::from(Status::from(Refusal::new(RefusalCode::Overloaded, "no")));
+        assert!(error.broken, "who submits or watches goes on trying");
+    }
 
     #[test]
     fn an_address_may_leave_out_its_scheme() {

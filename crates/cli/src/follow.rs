@@ -54,7 +54,8 @@ impl Follower {
     ) -> anyhow::Result<RunState> {
         let what = "failed to follow the run";
         let request = WatchRequest { run: run.to_string(), after: self.after };
-        let mut events = within(client.watch(request)).await.context(what)?;
+        let mut events =
+            within(async || client.watch(request.clone()).await).await.context(what)?;
         loop {
             let event = events.message().await.map_err(CallError::from).context(what)?;
             let Some(event) = event else { return Err(CallError::cut_off(run).into()) };

@@ -19,6 +19,7 @@ use std::{
 use orchestrator_proto::{Blocking, Defect};
 use orchestrator_types::Digest;
 use tokio::time::Instant;
+use tonic::codegen::Bytes;
 
 pub use self::place::{BlobPlace, ParsePlaceError};
 pub(crate) use self::recent::GRACE;
@@ -213,14 +214,26 @@ enum Sink {
 }
 
 impl BlobWriter {
+    /// From now on files are written by whoever writes, who may block: see [`Blocking::drive`].
+    pub(crate) fn on_this_thread(&mut self) {
+        if let Sink::Draft(draft) = &mut self.sink {
+            draft.blocking = Blocking::Inline;
+        }
+    }
+
     /// Appends to the blob. After an error, it can only be abandoned.
-    pub(crate) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), BlobError> {
+    pub(crate) async fn write(&mut self, bytes: Bytes) -> Result<(), BlobError> {
         self.hasher.update(&bytes);
         self.size_bytes += bytes.len() as u64;
         match &mut self.sink {
             Sink::Draft(draft) => draft.write(bytes).await,
             Sink::Upload(upload) => upload.write(bytes).await,
         }
+    }
+
+    /// Bytes that were given to it.
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
     /// Makes the blob durable under its digest; returns digest and size.
@@ -258,6 +271,13 @@ enum Origin {
 }
 
 impl BlobReader {
+    /// From now on files are read by whoever reads, who may block: see [`Blocking::drive`].
+    pub(crate) fn on_this_thread(&mut self) {
+        if let Origin::Source(source) = &mut self.origin {
+            source.blocking = Blocking::Inline;
+        }
+    }
+
     /// The next at most `limit` bytes; none at the end.
     ///
     /// # Errors

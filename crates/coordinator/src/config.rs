@@ -8,7 +8,7 @@ use std::{
 
 use orchestrator_proto::Blocking;
 
-use crate::blobs::BlobPlace;
+use crate::{blobs::BlobPlace, calls::CallLimits};
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
@@ -39,6 +39,10 @@ pub struct Config {
     pub no_worker: Duration,
     /// How long a stop waits for calls in work.
     pub stop_wait: Duration,
+    /// How many calls are in work at once.
+    pub calls: CallLimits,
+    /// Age at which callers are asked to connect anew, which ends no call in work; none: never.
+    pub connection_age: Option<Duration>,
     /// Where blobs are kept.
     pub blobs: BlobPlace,
     /// Whether the store may lie on a network's file system.
@@ -65,6 +69,8 @@ impl Config {
             straggler: Duration::from_secs(30),
             no_worker: Duration::from_mins(10),
             stop_wait: Duration::from_secs(3),
+            calls: CallLimits::default(),
+            connection_age: None,
             blobs: BlobPlace::State,
             network_store: false,
             blocking: Blocking::Threads,

@@ -7,23 +7,27 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{
     Blocking, CONTROL_TIMEOUT, INLINE_LIMIT_BYTES, InvalidMessage, PROTOCOL_MIN, PROTOCOL_VERSION,
-    Refusal, RefusalCode, v1,
+    Refusal, RefusalCode, TRANSFER_TIMEOUT, v1,
 };
 use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{
     Digest, FailureClass, FencingToken, RunId, UnitId,
     planted::{Bug, is_planted},
 };
-use tokio::sync::{broadcast, mpsc};
+use tokio::{
+    sync::{broadcast, mpsc},
+    time::timeout,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     blobs::Blobs,
+    calls::Place,
     driver::{
         self, AttemptReport, CommitOutcome, DriverHandle, FailedUnit, FinishedUnit, LeaseCall,
-        Registered, Registration, Resumed, Resumption,
+        Pause, Registered, Registration, Resumed, Resumption,
     },
     event::Live,
     life::Life,
@@ -44,6 +48,7 @@ const MOST_LEASES: u32 = 64;
 pub(crate) struct Handlers {
     pub driver: DriverHandle,
     pub blobs: Arc<Blobs>,
+    pub pause: Pause,
     pub results: Arc<Results>,
     pub live: broadcast::Sender<Arc<Live>>,
     pub state: PathBuf,
@@ -86,12 +91,17 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Answer<Self::WatchStream> {
+        let place = Place::of(&request);
         let v1::WatchRequest { run, after } = request.into_inner();
         let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
         let (state, live) = (self.state.clone(), self.live.subscribe());
-        let watcher =
-            Watcher { state, run: name(&run)?, after, live, sender, blocking: self.blocking };
-        self.tasks.spawn(watcher.work_until(self.life.clone()));
+        let (run, blocking) = (name(&run)?, self.blocking);
+        let watcher = Watcher { state, run, after, live, sender, blocking };
+        let watching = watcher.work_until(self.life.clone());
+        self.tasks.spawn(async move {
+            let _place = place;
+            watching.await;
+        });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
@@ -114,6 +124,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn results(&self, request: Request<v1::ResultsRequest>) -> Answer<Self::ResultsStream> {
+        let place = Place::of(&request);
         let v1::ResultsRequest { run, files } = request.into_inner();
         let run = name(&run)?;
         // A report that nobody waits for any more is made all the same; a stop waits for it.
@@ -123,7 +134,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
             Box::pin(results.folder(&run)).await
         });
         let folder = making.await.map_err(Refusal::from)??;
-        let chunks = transfer::send_files(self.blocking, &self.tasks, folder, files);
+        let chunks = transfer::send_files(self.blocking, &self.tasks, place, folder, files);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
@@ -169,7 +180,15 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn stage(&self, request: Request<Streaming<v1::BlobChunk>>) -> Answer<v1::StageReply> {
         let chunks = request.into_inner();
-        let (digest, size_bytes) = transfer::stage(self.blobs.clone(), &self.tasks, chunks).await?;
+        let staging = transfer::stage(
+            self.blobs.clone(),
+            self.pause.clone(),
+            self.blocking,
+            &self.tasks,
+            chunks,
+        );
+        let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
+        let (digest, size_bytes) = timeout(TRANSFER_TIMEOUT, staging).await.map_err(too_slow)??;
         self.metrics.stored(size_bytes);
         let digest = digest.as_bytes().to_vec();
         Ok(Response::new(v1::StageReply { digest, size_bytes }))
@@ -212,9 +231,10 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Answer<Self::FetchStream> {
+        let place = Place::of(&request);
         let digest = digest(&request.into_inner().digest)?;
         let inline = transfer::Inline { state: self.state.clone(), blocking: self.blocking };
-        let chunks = transfer::fetch(self.blobs.clone(), inline, &self.tasks, digest);
+        let chunks = transfer::fetch(self.blobs.clone(), inline, &self.tasks, place, digest);
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 }
@@ -236,6 +256,7 @@ impl Handlers {
             libtorch,
             session,
             held,
+            withdrawn,
         } = request;
         let stale = |what: &str, theirs: &str, ours: &str| {
             let message = format!(
@@ -262,7 +283,13 @@ impl Handlers {
             return Err(Refusal::new(RefusalCode::Invalid, message));
         }
         let held = held.into_iter().map(FencingToken).collect();
-        Ok(Registration { session: name(&session)?, node, slices, libtorch, held })
+        // Told to people only: one that cannot be read is left out.
+        let withdrawn = withdrawn.into_iter().filter_map(|withdrawn| {
+            let v1::WithdrawnSlice { slice, reason } = withdrawn;
+            Some((slice?.offer(node.clone()).ok()?, reason))
+        });
+        let withdrawn = withdrawn.collect();
+        Ok(Registration { session: name(&session)?, node, slices, libtorch, held, withdrawn })
     }
 
     /// A result whose blob is here, or what is wrong with it. An error of the disk is neither.

@@ -13,6 +13,7 @@
 //! `plan`, `run`).
 
 mod blobs;
+mod calls;
 mod clock;
 mod config;
 mod driver;
@@ -38,6 +39,7 @@ mod view;
 mod watch;
 
 pub use blobs::{BlobError, BlobPlace, ParsePlaceError};
+pub use calls::CallLimits;
 pub use clock::{Clock, SystemClock};
 pub use config::Config;
 pub use event::{Progress, Recorded, RunEvent};

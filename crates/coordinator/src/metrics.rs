@@ -53,6 +53,7 @@ pub(crate) struct Metrics {
     paused: Gauge,
     divergences: Counter,
     blob_bytes: Counter,
+    calls_shed: Counter,
 }
 
 /// How many of everything there are at the end of a turn.
@@ -121,6 +122,11 @@ impl Default for Metrics {
                 "Late results with other bytes than those that count",
             ),
             blob_bytes: counter(registry_of, "blob_bytes", "Bytes of blobs that workers stored"),
+            calls_shed: counter(
+                registry_of,
+                "calls_shed",
+                "Calls refused because too many were in work",
+            ),
             registry: Arc::default(),
         };
         Self { registry: Arc::new(registry), ..metrics }
@@ -237,6 +243,11 @@ impl Metrics {
         self.paused.set(paused.into());
     }
 
+    /// A call was refused because too many were in work.
+    pub(crate) fn call_shed(&self) {
+        self.calls_shed.inc();
+    }
+
     /// Everything as Prometheus reads it.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -279,6 +290,7 @@ mod tests {
         metrics.heartbeat();
         metrics.stored(10);
         metrics.paused(true);
+        metrics.call_shed();
         metrics.turned(3, Instant::now(), true);
         metrics.turned(0, Instant::now(), false);
         metrics.stand(Standing {

@@ -1,9 +1,9 @@
 //! [`Coordinator`]: the parts put together, started and stopped.
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
 use orchestrator_proto::{
-    Blocking, DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, server,
+    Blocking, DESCRIPTORS, Defect, MESSAGE_LIMIT_BYTES, QUESTION_LIMIT_BYTES, server,
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
 use orchestrator_run::Stragglers;
@@ -20,6 +20,7 @@ use tonic::transport::server::Connected;
 
 use crate::{
     blobs::{BlobError, Blobs},
+    calls::Admission,
     clock::{Clock, SystemClock},
     config::Config,
     driver::{Driver, Pause, Request, Settings, handle},
@@ -144,6 +145,7 @@ impl Coordinator {
             driver: requests,
             results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
             blobs,
+            pause: pause.clone(),
             live: told,
             state: config.state.clone(),
             build: config.build.clone(),
@@ -160,7 +162,13 @@ impl Coordinator {
             clock,
         };
         tasks.spawn(sweep.work_until(life.clone()));
-        let services = Services { handlers, looks, reflection: config.reflection };
+        let services = Services {
+            handlers,
+            looks,
+            reflection: config.reflection,
+            admission: Admission::new(config.calls, metrics.clone()),
+            connection_age: config.connection_age,
+        };
         let server = tasks.spawn(serve(incoming, services, life.clone())).abort_handle();
         let http = http.map(|(listener, address)| {
             tasks.spawn(http::serve(listener, metrics, life.clone()));
@@ -276,6 +284,8 @@ struct Services {
     handlers: Handlers,
     looks: Looks,
     reflection: bool,
+    admission: Admission,
+    connection_age: Option<Duration>,
 }
 
 /// Serves until `life` ends, which an error makes it do.
@@ -284,7 +294,7 @@ where
     I: Stream<Item = io::Result<T>> + Send + 'static,
     T: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let Services { handlers, looks, reflection } = services;
+    let Services { handlers, looks, reflection, admission, connection_age } = services;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<CoordinatorServer<Handlers>>().await;
     let reflection = reflection.then(|| {
@@ -302,9 +312,17 @@ where
         life.stop().cancelled().await;
         health.set_not_serving::<CoordinatorServer<Handlers>>().await;
     };
-    let served = server()
+    let inspector = InspectorServer::new(looks)
+        .max_decoding_message_size(QUESTION_LIMIT_BYTES)
+        .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
+    let mut bounded = server().layer(admission);
+    if let Some(age) = connection_age {
+        // No grace: with one, tonic 0.14 asks nobody to connect anew, and only cuts off.
+        bounded = bounded.max_connection_age(age);
+    }
+    let served = bounded
         .add_service(service)
-        .add_service(InspectorServer::new(looks).max_encoding_message_size(MESSAGE_LIMIT_BYTES))
+        .add_service(inspector)
         .add_service(health_service)
         .add_optional_service(reflection)
         .serve_with_incoming_shutdown(incoming, stopping)

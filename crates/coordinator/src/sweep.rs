@@ -124,7 +124,7 @@ mod tests {
 
     async fn staged(blobs: &Blobs, bytes: &[u8]) -> Digest {
         let mut writer = blobs.create().await.unwrap();
-        writer.write(bytes.to_vec()).await.unwrap();
+        writer.write(bytes.to_vec().into()).await.unwrap();
         writer.keep().await.unwrap().0
     }
 

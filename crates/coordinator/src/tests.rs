@@ -69,6 +69,7 @@ impl Bench {
             libtorch: "2.11.0".into(),
             session: crate::fresh_name::<orchestrator_types::SessionId>().into(),
             held: Vec::new(),
+            withdrawn: Vec::new(),
         }
     }
 
@@ -107,7 +108,7 @@ impl Bench {
             return self.commit(session, assignment, result).await;
         }
         let chunks: Vec<v1::BlobChunk> =
-            bytes.chunks(1_000).map(|data| v1::BlobChunk { data: data.to_vec() }).collect();
+            bytes.chunks(1_000).map(|data| v1::BlobChunk { data: data.to_vec().into() }).collect();
         let staged = self.client.stage(tokio_stream::iter(chunks)).await?.into_inner();
         assert_eq!(staged.digest, result.blob.digest.as_bytes());
         self.commit(session, assignment, result).await
@@ -467,7 +468,7 @@ async fn a_blob_comes_back_as_it_was_staged() {
     let mut bench = Bench::start().await;
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
     let chunks: Vec<v1::BlobChunk> =
-        bytes.chunks(1 << 20).map(|data| v1::BlobChunk { data: data.to_vec() }).collect();
+        bytes.chunks(1 << 20).map(|data| v1::BlobChunk { data: data.to_vec().into() }).collect();
     let staged = bench.client.stage(tokio_stream::iter(chunks)).await.unwrap().into_inner();
     assert_eq!(staged.size_bytes, 3_000_000);
     let fetch = v1::FetchRequest { digest: staged.digest };

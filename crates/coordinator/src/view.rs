@@ -158,6 +158,9 @@ pub struct SliceView {
     pub attempts: Vec<AttemptView>,
     /// Memory as its executor told with the last result; none before the first.
     pub account: Option<Account>,
+    /// Why its worker does not offer it, such as a fault of its GPU; none: it is offered.
+    #[serde(default)]
+    pub withdrawn: Option<String>,
 }
 
 /// What only the driver knows.

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use orchestrator_coordinator::{ClusterView, Config, Coordinator, RunLine};
 use orchestrator_proto::{
     BUILD, PROTOCOL_VERSION, connect,
-    v1::{self, inspector_client::InspectorClient},
+    v1::{self, coordinator_client::CoordinatorClient, inspector_client::InspectorClient},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -87,6 +87,55 @@ async fn an_empty_coordinator_says_so_and_unknown_runs_are_not_found() {
     assert_eq!((status.code(), events.code()), (Code::NotFound, Code::NotFound));
     let broken = inspector.status(v1::StatusRequest { run: "../x".to_owned() }).await.unwrap_err();
     assert_eq!(broken.code(), Code::InvalidArgument);
+    bench.coordinator.shutdown().await;
+}
+
+#[tokio::test]
+async fn slices_that_a_worker_withdraws_are_shown_with_the_reason_and_not_counted() {
+    let bench = bench(false).await;
+    let slice = |name: &str| v1::Slice {
+        id: name.to_owned(),
+        device: "cpu".to_owned(),
+        memory_bytes: 1 << 30,
+        threads: 1,
+    };
+    let reason = "its GPU is lost".to_owned();
+    let withdrawn = v1::WithdrawnSlice { slice: Some(slice("n.0")), reason: reason.clone() };
+    let mut worker = CoordinatorClient::new(bench.channel.clone());
+    let register = v1::RegisterRequest {
+        protocol_min: PROTOCOL_VERSION,
+        protocol_max: PROTOCOL_VERSION,
+        build: BUILD.to_owned(),
+        node: "n".to_owned(),
+        slices: vec![slice("n.1")],
+        libtorch: "2.11.0".to_owned(),
+        session: "s".to_owned(),
+        held: Vec::new(),
+        // One that means nothing is left out: this is for people only.
+        withdrawn: vec![withdrawn, v1::WithdrawnSlice::default()],
+    };
+    worker.register(register.clone()).await.unwrap();
+    let mut inspector = InspectorClient::new(bench.channel.clone());
+    let mut slices = async || {
+        let nodes = inspector.nodes(v1::NodesRequest {}).await.unwrap().into_inner().nodes;
+        let nodes: ClusterView = serde_json::from_slice(&nodes).unwrap();
+        let slices = nodes.workers.into_iter().flat_map(|worker| worker.slices);
+        slices.map(|slice| (slice.slice.to_string(), slice.withdrawn)).collect::<Vec<_>>()
+    };
+    let both = [("n.0".to_owned(), Some(reason)), ("n.1".to_owned(), None)];
+    assert_eq!(slices().await, both);
+    let lease = v1::LeaseRequest {
+        session: "s".to_owned(),
+        slice: "n.0".to_owned(),
+        ..v1::LeaseRequest::default()
+    };
+    assert!(worker.lease(lease).await.is_err(), "it gets no work");
+    let all = vec![slice("n.0"), slice("n.1")];
+    worker
+        .register(v1::RegisterRequest { slices: all, withdrawn: Vec::new(), ..register })
+        .await
+        .unwrap();
+    assert_eq!(slices().await, [("n.0".to_owned(), None), ("n.1".to_owned(), None)]);
     bench.coordinator.shutdown().await;
 }
 

@@ -31,6 +31,7 @@ use crate::{
     passes::Passes,
     product::Product,
     residents::{ResidentModel, Residents},
+    roots::Roots,
     tower::{Loaded, State},
 };
 
@@ -39,6 +40,7 @@ pub(crate) fn encode_images(
     work: &EncodeImages,
     residents: &mut Residents,
     cache: Option<&DecodedCache>,
+    roots: &Roots,
     bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let loading = Instant::now();
@@ -74,6 +76,7 @@ pub(crate) fn encode_images(
             samples.len()
         )));
     }
+    roots.require(&samples[work.shard.range()])?;
     let shares = Shares::of(&sizes, tower, bench);
     let _staging = slice.host_lease(
         Owner::Staging { component: Component::Vision },

@@ -100,6 +100,17 @@ pub(crate) enum ExecuteError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A sample that this worker may not read.
+    #[error(
+        "sample {sample}: {} is in none of this worker's data roots; move it there, or start the \
+         worker with one more `--data-root NAME=DIR`", .path.display()
+    )]
+    Outside {
+        /// Its identity.
+        sample: SampleId,
+        /// Where the dataset says that it lies.
+        path: PathBuf,
+    },
     /// A blob is not what its name says.
     #[error("blob {digest}: {problem}")]
     Blob {
@@ -156,6 +167,7 @@ impl ExecuteError {
             | Self::OtherBytes { .. }
             | Self::Mismatch(_)
             | Self::BadSample { .. }
+            | Self::Outside { .. }
             | Self::Embedding(_)
             | Self::Relevance(_)
             | Self::Rank(RankError::NotFinite { .. }) => FailureClass::Invalid,

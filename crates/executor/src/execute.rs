@@ -23,6 +23,7 @@ use crate::{
     product::Product,
     rank::rank,
     residents::Residents,
+    roots::Roots,
     slice::{Slice, StartError},
     text_cache::TextCache,
 };
@@ -42,6 +43,8 @@ pub struct Settings {
     pub device: DeviceId,
     /// Most memory of the device that may be used.
     pub ceiling: ByteCount,
+    /// Folders, without links, that images are read from; none: from anywhere.
+    pub roots: Vec<PathBuf>,
 }
 
 /// A folder of decoded samples.
@@ -81,6 +84,7 @@ pub(crate) fn start(
         cache: TextCache::open(&settings.cache, numerics::fingerprint()?)?,
         decoded,
         threads: settings.threads.max(1),
+        roots: Roots::new(settings.roots),
         residents: Residents::new(),
     };
     // One may wait; whoever comes after it waits in its own call.
@@ -113,6 +117,7 @@ struct Executor {
     cache: TextCache,
     decoded: Option<DecodedCache>,
     threads: usize,
+    roots: Roots,
     residents: Residents,
     slice: Slice,
 }
@@ -181,7 +186,7 @@ impl Executor {
         on_oom: OnOom,
         attempt: &Attempt,
     ) -> Result<Product, ExecuteError> {
-        let Self { blobs, cache, decoded, threads, residents, slice } = self;
+        let Self { blobs, cache, decoded, threads, roots, residents, slice } = self;
         let bench = Bench { slice, threads: *threads, attempt, on_oom };
         if attempt.is_stopped() {
             return Err(ExecuteError::Cancelled);
@@ -189,7 +194,7 @@ impl Executor {
         match work {
             AssignedWork::EncodeTexts(work) => encode_texts(work, residents, cache, bench),
             AssignedWork::EncodeImages(work) => {
-                encode_images(work, residents, decoded.as_ref(), bench)
+                encode_images(work, residents, decoded.as_ref(), roots, bench)
             }
             AssignedWork::Rank(work) => rank(work, residents, blobs, bench),
         }

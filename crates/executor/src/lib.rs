@@ -40,6 +40,7 @@ mod profile;
 mod rank;
 mod recent;
 mod residents;
+mod roots;
 mod serve;
 mod service;
 mod slice;

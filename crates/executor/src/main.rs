@@ -117,6 +117,9 @@ struct Serve {
     /// Most memory of the device that may be used, in bytes
     #[arg(long, value_name = "BYTES")]
     ceiling: u64,
+    /// A folder that images are read from, without links; may be repeated. None: from anywhere.
+    #[arg(long = "data-root", value_name = "DIR")]
+    roots: Vec<PathBuf>,
     /// Told to the agent, which refuses an executor of another build.
     #[arg(long, value_name = "ID", default_value = env!("CARGO_PKG_VERSION"))]
     build: String,
@@ -211,6 +214,7 @@ fn run(arguments: Serve) -> anyhow::Result<()> {
         threads,
         device,
         ceiling,
+        roots,
         build,
         agent,
     } = arguments;
@@ -220,7 +224,7 @@ fn run(arguments: Serve) -> anyhow::Result<()> {
         .map(|(folder, limit)| DecodedFolder { folder, limit: ByteCount::bytes(limit) });
     let ceiling = ByteCount::bytes(ceiling);
     let threads = usize::from(threads.get());
-    let settings = Settings { blobs, cache, decoded, threads, device, ceiling };
+    let settings = Settings { blobs, cache, decoded, threads, device, ceiling, roots };
     let lifeline = Lifeline::new().context("cannot watch standard input")?;
     let end = async {
         if let Err(error) = lifeline.ended().await {

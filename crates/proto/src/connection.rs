@@ -12,8 +12,10 @@ use tonic::transport::{Channel, Endpoint, Server, Uri};
 
 /// Largest message that is sent or taken. Blobs travel in chunks well below it.
 pub const MESSAGE_LIMIT_BYTES: usize = 8 << 20;
+/// Largest question of those who only look: names and numbers.
+pub const QUESTION_LIMIT_BYTES: usize = 2 << 20;
 /// Size of one chunk of a blob or file.
-pub const CHUNK_BYTES: usize = 1 << 20;
+pub const CHUNK_BYTES: usize = 256 << 10;
 
 /// Blobs smaller than this travel and are stored with their result: a file each would cost more.
 pub const INLINE_LIMIT_BYTES: u64 = 4 << 10;
@@ -23,8 +25,13 @@ pub const CONTROL_TIMEOUT: Duration = Duration::from_secs(10);
 pub const TRANSFER_TIMEOUT: Duration = Duration::from_mins(2);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Calls of one connection at once; more wait at the caller's end. A host with 8 GPUs in 7 parts
+/// each has 56 calls for work waiting, and its heartbeats must never wait behind them.
+const MOST_STREAMS: u32 = 256;
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// Largest piece of a message between those of other calls: a chunk in one piece, not in sixteen.
+const FRAME_BYTES: u32 = 256 << 10;
 
 /// Why the other side cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -126,6 +133,7 @@ fn bounded(endpoint: Endpoint) -> Endpoint {
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
 }
 
 /// A server with our limits.
@@ -135,7 +143,8 @@ pub fn server() -> Server {
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))
         .http2_max_header_list_size(16 << 10)
-        .max_concurrent_streams(256)
+        .max_concurrent_streams(MOST_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
 }

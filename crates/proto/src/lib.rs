@@ -15,7 +15,7 @@ mod to_wire;
 pub use blocking::{Blocking, Defect};
 pub use connection::{
     CHUNK_BYTES, CONTROL_TIMEOUT, ConnectError, Dial, INLINE_LIMIT_BYTES, MESSAGE_LIMIT_BYTES,
-    Stream, TRANSFER_TIMEOUT, connect, connect_by, connect_unix, server,
+    QUESTION_LIMIT_BYTES, Stream, TRANSFER_TIMEOUT, connect, connect_by, connect_unix, server,
 };
 pub use from_wire::{InvalidMessage, run_state};
 pub use status::{Refusal, RefusalCode};

@@ -1,6 +1,10 @@
 //! The one table between our refusals and gRPC's status codes.
 
-use tonic::{Code, Status};
+use tonic::{Code, Status, metadata::AsciiMetadataValue};
+
+const LONGEST_MESSAGE_BYTES: usize = 4_096;
+/// Where the kind of a refusal stands beside its code, which several kinds may share.
+const KIND: &str = "orchestrator-refusal";
 
 /// Why a call was refused; both ends of the wire speak this, never raw codes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,20 +29,25 @@ pub enum RefusalCode {
     DoesNotFit,
     /// The service is stopping or not there: try again.
     Unavailable,
+    /// The service answers as many calls as it can: try again, later each time.
+    Overloaded,
     /// Took longer than its deadline.
     TooSlow,
     /// A defect, or a full disk on the other side.
     Internal,
 }
 
-const TABLE: [(RefusalCode, Code); 7] = [
-    (RefusalCode::Invalid, Code::InvalidArgument),
-    (RefusalCode::NotFound, Code::NotFound),
-    (RefusalCode::Stale, Code::FailedPrecondition),
-    (RefusalCode::DoesNotFit, Code::ResourceExhausted),
-    (RefusalCode::Unavailable, Code::Unavailable),
-    (RefusalCode::TooSlow, Code::DeadlineExceeded),
-    (RefusalCode::Internal, Code::Internal),
+/// Kinds, codes and names. Of the kinds that share a code the first is what a peer means that names
+/// none.
+const TABLE: [(RefusalCode, Code, &str); 8] = [
+    (RefusalCode::Invalid, Code::InvalidArgument, "invalid"),
+    (RefusalCode::NotFound, Code::NotFound, "not-found"),
+    (RefusalCode::Stale, Code::FailedPrecondition, "stale"),
+    (RefusalCode::DoesNotFit, Code::ResourceExhausted, "does-not-fit"),
+    (RefusalCode::Unavailable, Code::Unavailable, "unavailable"),
+    (RefusalCode::Overloaded, Code::Unavailable, "overloaded"),
+    (RefusalCode::TooSlow, Code::DeadlineExceeded, "too-slow"),
+    (RefusalCode::Internal, Code::Internal, "internal"),
 ];
 
 impl Refusal {
@@ -48,20 +57,38 @@ impl Refusal {
     }
 }
 
+/// What of a message fits into a header: HTTP/2 allows 16 KiB for all of them, and a byte that is no
+/// ASCII takes three.
+fn cut(message: String) -> String {
+    if message.len() <= LONGEST_MESSAGE_BYTES {
+        return message;
+    }
+    let end = message.floor_char_boundary(LONGEST_MESSAGE_BYTES);
+    format!("{}… ({} more bytes)", &message[..end], message.len() - end)
+}
+
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        let code = TABLE.iter().find(|(ours, _)| *ours == refusal.code);
-        Self::new(code.map_or(Code::Internal, |(_, code)| *code), refusal.message)
+        let found = TABLE.iter().find(|(ours, ..)| *ours == refusal.code);
+        let (code, name) = found.map_or((Code::Internal, "internal"), |row| (row.1, row.2));
+        let mut status = Self::new(code, cut(refusal.message));
+        status.metadata_mut().insert(KIND, AsciiMetadataValue::from_static(name));
+        status
     }
 }
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        let found = TABLE.iter().find(|(_, code)| *code == status.code());
+        let named = status.metadata().get(KIND).and_then(|name| name.to_str().ok());
+        let same = |row: &&(RefusalCode, Code, &str)| row.1 == status.code();
+        let found = TABLE.iter().filter(same).find(|row| Some(row.2) == named);
+        let found = found.or_else(|| TABLE.iter().find(same));
         let code = match (found, status.code()) {
-            (Some((ours, _)), _) => *ours,
+            (Some((ours, ..)), _) => *ours,
             // A connection that breaks in the middle of a call arrives as one of these.
             (None, Code::Cancelled | Code::Unknown | Code::Aborted) => RefusalCode::Unavailable,
+            // A message above the limit: sent again, it is as large.
+            (None, Code::OutOfRange) => RefusalCode::Invalid,
             (None, _) => RefusalCode::Internal,
         };
         Self::new(code, status.message())

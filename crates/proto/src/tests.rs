@@ -16,7 +16,7 @@ use orchestrator_types::{
     RunId, SampleId, Shard, UnitId,
 };
 use proptest::prelude::*;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::{Refusal, RefusalCode, v1};
 
@@ -319,10 +319,38 @@ fn every_refusal_keeps_its_kind_across_the_wire() {
         RefusalCode::Stale,
         RefusalCode::DoesNotFit,
         RefusalCode::Unavailable,
+        RefusalCode::Overloaded,
         RefusalCode::TooSlow,
         RefusalCode::Internal,
     ] {
         let sent = Refusal::new(code, "why");
         assert_eq!(Refusal::from(Status::from(sent.clone())), sent);
     }
+}
+
+/// A status travels in a header, and headers of more than 16 KiB break the connection's stream.
+#[test]
+fn a_long_refusal_is_cut_so_that_it_arrives() {
+    for letter in ["x", "é", "\n"] {
+        let sent = Refusal::new(RefusalCode::Invalid, letter.repeat(100_000));
+        let cut = Status::from(sent).message().to_owned();
+        let header: usize =
+            cut.bytes().map(|byte| if byte.is_ascii_graphic() { 1 } else { 3 }).sum();
+        assert!(header < 13 << 10, "{header}");
+        let (text, rest) = cut.split_once("… (").unwrap();
+        let more: usize = rest.strip_suffix(" more bytes)").unwrap().parse().unwrap();
+        assert_eq!(text.len() + more, 100_000 * letter.len());
+    }
+}
+
+#[test]
+fn a_code_without_a_kind_is_read_as_what_it_says() {
+    let read = |code| Refusal::from(Status::new(code, "why")).code;
+    assert_eq!(read(Code::Unavailable), RefusalCode::Unavailable);
+    assert_eq!(read(Code::Cancelled), RefusalCode::Unavailable, "the connection broke");
+    assert_eq!(read(Code::OutOfRange), RefusalCode::Invalid, "the message is too large");
+    assert_eq!(read(Code::Unimplemented), RefusalCode::Internal);
+    let mut foreign = Status::from(Refusal::new(RefusalCode::Overloaded, "why"));
+    foreign.metadata_mut().insert("orchestrator-refusal", "of-a-later-release".parse().unwrap());
+    assert_eq!(Refusal::from(foreign).code, RefusalCode::Unavailable);
 }

@@ -8,6 +8,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     AgentError, Config, ExecutorError, StartError,
+    failure::chain,
     health::Health,
     heartbeat::beat,
     host::Host,
@@ -123,6 +124,7 @@ fn introduction(config: &Config, libtorch: &str) -> v1::RegisterRequest {
         protocol_max: PROTOCOL_VERSION,
         session: config.session.to_string(),
         held: Vec::new(),
+        withdrawn: Vec::new(),
         build: config.build.clone(),
         node: config.node.to_string(),
         slices: config.slices.iter().cloned().map(Into::into).collect(),
@@ -149,6 +151,7 @@ async fn supervise(
             threads: offer.threads,
             device: offer.device.clone(),
             ceiling: offer.memory_bytes,
+            roots: config.data.folders(),
             build: config.build.clone(),
         };
         let launch = Arc::clone(&config.launch);
@@ -237,9 +240,11 @@ async fn serve(
                 Err(GivenUp { slice, error }) => {
                     let id = slice.id().clone();
                     tracing::error!(slice = %id, left = serving.len(), "the slice is given up: {error}");
-                    registration.withdraw(&id);
-                    if matches!(error, ExecutorError::Fenced { .. }) {
+                    if let ExecutorError::Fenced { why } = &error {
+                        registration.withdraw(&id, why);
                         fenced.spawn(slice.regained());
+                    } else {
+                        registration.withdraw(&id, &chain(&error));
                     }
                     if !serving.is_empty() {
                         session.say_hello();

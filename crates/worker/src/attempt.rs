@@ -333,9 +333,10 @@ fn refused(refusal: Refusal) -> Said {
         | RefusalCode::NotFound
         | RefusalCode::Stale
         | RefusalCode::DoesNotFit => Said::Refused(refusal),
-        RefusalCode::Unavailable | RefusalCode::TooSlow | RefusalCode::Internal => {
-            Said::Lost(format!("its connection broke ({refusal})"))
-        }
+        RefusalCode::Unavailable
+        | RefusalCode::Overloaded
+        | RefusalCode::TooSlow
+        | RefusalCode::Internal => Said::Lost(format!("its connection broke ({refusal})")),
     }
 }
 

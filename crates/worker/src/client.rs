@@ -3,7 +3,6 @@
 //! Invariant: a fetched file is complete and has the digest that was asked for, or the call fails.
 
 use std::{
-    fs::File,
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
     time::Duration,
@@ -19,22 +18,37 @@ use orchestrator_types::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::{Request, Response, Status, codegen::Bytes, transport::Channel};
 
 use crate::retry::{Again, Retry};
 
-/// Chunks read ahead of the wire: one is sent while the next is read.
-const CHUNKS_AHEAD: usize = 2;
+/// Chunks between disk and wire, 2 MiB at most: each goes on while the other waits for its turn.
+const CHUNKS_AHEAD: usize = 8;
 
 /// Why a blob did not arrive.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TransferError {
+pub enum TransferError {
+    /// The coordinator's word, or a broken connection.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A file on this side cannot be used.
     #[error("cannot {action} {path}")]
-    File { action: &'static str, path: PathBuf, source: io::Error },
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What arrived is not what was sent.
     #[error("blob {expected} arrived with digest {found}")]
-    OtherBytes { expected: Digest, found: String },
+    OtherBytes {
+        /// Of the blob that was asked for.
+        expected: Digest,
+        /// Of what arrived.
+        found: String,
+    },
 }
 
 impl TransferError {
@@ -72,13 +86,14 @@ fn file_error<'a>(
 
 /// The coordinator, as a worker sees it. Clones share one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
+pub struct Client {
     inner: CoordinatorClient<Channel>,
     blocking: Blocking,
 }
 
 impl Client {
-    pub(crate) fn new(channel: Channel, blocking: Blocking) -> Self {
+    /// A client over this connection; work that blocks is done as `blocking` says.
+    pub fn new(channel: Channel, blocking: Blocking) -> Self {
         let inner = CoordinatorClient::new(channel)
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
             .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
@@ -133,13 +148,16 @@ impl Client {
     }
 
     /// Sends the file `path`, which should be `blob`. Nothing counts before the commit.
-    pub(crate) async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn stage(&self, blob: Blob, path: &Path) -> Result<(), TransferError> {
         let mut inner = self.inner.clone();
         let (sender, chunks) = mpsc::channel(CHUNKS_AHEAD);
         let request = bounded(ReceiverStream::new(chunks), TRANSFER_TIMEOUT);
         let call = within(TRANSFER_TIMEOUT, inner.stage(request));
         // A failed call drops its end of the channel, and a failed read ends the stream.
-        let (reply, read) = tokio::join!(call, feed(path, sender, self.blocking));
+        let (reply, read) = tokio::join!(call, feed(self.blocking, path, sender));
         read?;
         let v1::StageReply { digest, size_bytes } = reply?;
         if digest == blob.digest.as_bytes() && size_bytes == blob.size_bytes.as_u64() {
@@ -152,7 +170,10 @@ impl Client {
     }
 
     /// Writes the blob to `path`; how many bytes it has.
-    pub(crate) async fn fetch(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
+    ///
+    /// # Errors
+    /// See [`TransferError`].
+    pub async fn fetch(&self, digest: Digest, path: &Path) -> Result<u64, TransferError> {
         let too_slow = |_| Refusal::new(RefusalCode::TooSlow, "the blob did not arrive in time");
         timeout(TRANSFER_TIMEOUT, self.receive(digest, path)).await.map_err(too_slow)?
     }
@@ -163,24 +184,37 @@ impl Client {
         let mut chunks = reply.map_err(Refusal::from)?.into_inner();
         let create = {
             let path = path.to_owned();
-            move || File::create(path)
+            move || std::fs::File::create(path)
         };
         let made = self.blocking.run(create).await.map_err(Refusal::from)?;
         let mut file = made.map_err(file_error("create", path))?;
-        let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
-        loop {
-            let chunk = match chunks.message().await {
-                Err(_) if is_planted(Bug::EndOfStreamBelieved) => None,
-                chunk => chunk.map_err(Refusal::from)?,
-            };
-            let Some(v1::BlobChunk { data }) = chunk else { break };
-            hasher.update(&data);
-            bytes += data.len() as u64;
-            let write = move || file.write_all(&data).map(|()| file);
-            let written = self.blocking.run(write).await.map_err(Refusal::from)?;
-            file = written.map_err(file_error("write", path))?;
-        }
-        let found = Digest::from(hasher.finalize());
+        let (sender, mut received) = mpsc::channel::<Bytes>(CHUNKS_AHEAD);
+        // What digests and writes waits for nobody else's turn, and the network not for it.
+        let writing = self.blocking.drive(async move {
+            let (mut hasher, mut bytes) = (blake3::Hasher::new(), 0);
+            while let Some(data) = received.recv().await {
+                hasher.update(&data);
+                bytes += data.len() as u64;
+                file.write_all(&data)?;
+            }
+            Ok((Digest::from(hasher.finalize()), bytes))
+        });
+        let receiving = async move {
+            loop {
+                let chunk = match chunks.message().await {
+                    Err(_) if is_planted(Bug::EndOfStreamBelieved) => None,
+                    chunk => chunk?,
+                };
+                let Some(v1::BlobChunk { data }) = chunk else { return Ok(()) };
+                if sender.send(data).await.is_err() {
+                    return Ok(());
+                }
+            }
+        };
+        let (written, received) = tokio::join!(writing, receiving);
+        let written = written.map_err(Refusal::from)?;
+        let (found, bytes) = written.map_err(file_error("write", path))?;
+        received.map_err(|status: Status| Refusal::from(status))?;
         if found == digest || is_planted(Bug::EndOfStreamBelieved) {
             Ok(bytes)
         } else {
@@ -191,29 +225,24 @@ impl Client {
 
 /// Reads `path` into the channel, until its end or until nobody listens.
 async fn feed(
+    blocking: Blocking,
     path: &Path,
     chunks: mpsc::Sender<v1::BlobChunk>,
-    blocking: Blocking,
 ) -> Result<(), TransferError> {
-    let open = {
-        let path = path.to_owned();
-        move || File::open(path)
-    };
-    let opened = blocking.run(open).await.map_err(Refusal::from)?;
-    let mut file = opened.map_err(file_error("open", path))?;
-    loop {
-        let read = move || {
+    let open = path.to_owned();
+    let feeding = blocking.drive(async move {
+        let mut file = std::fs::File::open(open).map_err(|source| ("open", source))?;
+        loop {
             let mut data = Vec::with_capacity(CHUNK_BYTES);
             let read = (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data);
-            read.map(|_| (file, data))
-        };
-        let read = blocking.run(read).await.map_err(Refusal::from)?;
-        let data;
-        (file, data) = read.map_err(file_error("read", path))?;
-        if data.is_empty() || chunks.send(v1::BlobChunk { data }).await.is_err() {
-            return Ok(());
+            read.map_err(|source| ("read", source))?;
+            if data.is_empty() || chunks.send(v1::BlobChunk { data: data.into() }).await.is_err() {
+                return Ok(());
+            }
         }
-    }
+    });
+    let fed = feeding.await.map_err(Refusal::from)?;
+    fed.map_err(|(action, source)| file_error(action, path)(source))
 }
 
 /// A request that tells the other side how long its answer is wanted.

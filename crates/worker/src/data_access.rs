@@ -2,7 +2,8 @@
 //!
 //! On a cluster whoever submits is not who runs the worker, so a worker reads only below the *data
 //! roots* that it was started with: `NAME:rest/of/path`, or an absolute path inside one. Embedded,
-//! both are the same user, and any path is good.
+//! both are the same user, and any path is good. Pictures to which a dataset leads are looked at by
+//! the executor, which is told the roots.
 //!
 //! Invariant: what [`DataAccess::resolve`] gives lies inside a root after every link and every `..`
 //! was followed, unless access is [`DataAccess::anywhere`]. A link that is changed after the look is
@@ -202,6 +203,12 @@ impl DataAccess {
             return Err(DataPathError::NoRoot { path: path.to_owned() });
         }
         self.contained(path).map(|()| path.to_owned())
+    }
+
+    /// The folders that images may be read from; none: any. A worker that may read nothing has none
+    /// either, and its executors get no work ([`DataAccess::admit`]).
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        if self.anywhere { Vec::new() } else { self.roots.0.values().cloned().collect() }
     }
 
     /// Whether an absolute path ends inside some root.

@@ -64,6 +64,9 @@ impl Recipe {
         command.arg("--threads").arg(self.threads.to_string());
         command.arg("--device").arg(self.device.to_string());
         command.arg("--ceiling").arg(self.ceiling.as_u64().to_string());
+        for root in &self.roots {
+            command.arg("--data-root").arg(root);
+        }
         command.arg("--agent").arg(std::process::id().to_string());
         if self.device != DeviceId::Cpu {
             // CUDA shows a process one MIG instance at most; this way it is always device 0.

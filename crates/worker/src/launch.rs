@@ -35,6 +35,8 @@ pub struct Recipe {
     pub device: DeviceId,
     /// Most memory of the device that it may use.
     pub ceiling: ByteCount,
+    /// Folders, without links, that it may read images from; none: any.
+    pub roots: Vec<PathBuf>,
     /// The build that it must have.
     pub build: String,
 }

@@ -50,6 +50,7 @@ mod supervisor;
 mod vacancy;
 
 pub use agent::Agent;
+pub use client::{Client, TransferError};
 pub use config::{Config, Limits};
 pub use data_access::{
     DataAccess, DataPathError, DataRoot, DataRootError, ParseDataRootError, Roots,

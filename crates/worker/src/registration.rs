@@ -24,38 +24,37 @@ use crate::{
 pub(crate) struct Registration {
     pub(crate) address: String,
     pub(crate) client: Client,
-    offer: Mutex<Offer>,
-}
-
-#[derive(Debug)]
-struct Offer {
-    request: v1::RegisterRequest,
-    /// Slices that are not offered.
-    withdrawn: Vec<v1::Slice>,
+    offer: Mutex<v1::RegisterRequest>,
 }
 
 impl Registration {
     pub(crate) const fn new(address: String, client: Client, request: v1::RegisterRequest) -> Self {
-        let offer = Mutex::new(Offer { request, withdrawn: Vec::new() });
+        let offer = Mutex::new(request);
         Self { address, client, offer }
     }
 
-    fn offer(&self) -> MutexGuard<'_, Offer> {
+    fn offer(&self) -> MutexGuard<'_, v1::RegisterRequest> {
         self.offer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers this slice no longer.
-    pub(crate) fn withdraw(&self, slice: &SliceId) {
+    /// Offers this slice no longer, for this reason.
+    pub(crate) fn withdraw(&self, slice: &SliceId, reason: &str) {
         let mut offer = self.offer();
-        let Offer { request, withdrawn } = &mut *offer;
-        move_offer(slice, &mut request.slices, withdrawn);
+        let v1::RegisterRequest { slices, withdrawn, .. } = &mut *offer;
+        let gone = slices.extract_if(.., |offer| offer.id == slice.as_str());
+        withdrawn.extend(
+            gone.map(|slice| v1::WithdrawnSlice { slice: Some(slice), reason: reason.to_owned() }),
+        );
     }
 
     /// Offers this slice again.
     pub(crate) fn offer_again(&self, slice: &SliceId) {
         let mut offer = self.offer();
-        let Offer { request, withdrawn } = &mut *offer;
-        move_offer(slice, withdrawn, &mut request.slices);
+        let v1::RegisterRequest { slices, withdrawn, .. } = &mut *offer;
+        let is_it = |offer: &v1::Slice| offer.id == slice.as_str();
+        let back = withdrawn.extract_if(.., |gone| gone.slice.as_ref().is_some_and(is_it));
+        slices.extend(back.filter_map(|gone| gone.slice));
+        slices.sort_by(|a, b| a.id.cmp(&b.id));
     }
 
     /// Says hello, also again. The coordinator ends the session of an earlier life of this node.
@@ -69,7 +68,7 @@ impl Registration {
 
     async fn register(&self, session: &Session) -> Result<(), Attempt> {
         let held = session.held();
-        let request = v1::RegisterRequest { held: held.clone(), ..self.offer().request.clone() };
+        let request = v1::RegisterRequest { held: held.clone(), ..self.offer().clone() };
         let reply = self.client.register(request).await;
         let taken_in = reply.map(|reply| session.take_in(&held, &reply));
         taken_in.map_err(|refusal| match refusal.again() {
@@ -80,11 +79,6 @@ impl Registration {
             }
         })
     }
-}
-
-fn move_offer(slice: &SliceId, from: &mut Vec<v1::Slice>, to: &mut Vec<v1::Slice>) {
-    to.extend(from.extract_if(.., |offer| offer.id == slice.as_str()));
-    to.sort_by(|a, b| a.id.cmp(&b.id));
 }
 
 /// A connection, which from then on renews itself.

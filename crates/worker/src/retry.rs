@@ -29,7 +29,9 @@ pub(crate) trait Retry: Display {
 impl Retry for Refusal {
     fn again(&self) -> Again {
         match self.code {
-            RefusalCode::Unavailable | RefusalCode::TooSlow => Again::Always,
+            RefusalCode::Unavailable | RefusalCode::Overloaded | RefusalCode::TooSlow => {
+                Again::Always
+            }
             RefusalCode::Internal => Again::Sometimes,
             RefusalCode::Invalid
             | RefusalCode::NotFound
@@ -101,8 +103,8 @@ mod tests {
 
     #[test]
     fn an_absent_side_is_called_until_it_answers() {
-        let codes = [RefusalCode::Unavailable, RefusalCode::TooSlow].repeat(20);
-        assert_eq!(tries(&codes), 41);
+        let codes = [RefusalCode::Unavailable, RefusalCode::TooSlow, RefusalCode::Overloaded];
+        assert_eq!(tries(&codes.repeat(20)), 61);
     }
 
     #[test]

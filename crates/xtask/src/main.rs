@@ -92,6 +92,10 @@ enum Bench {
     ///
     /// Writes its table into tests/bench/RESULTS.md.
     Split(bench::AskedSplit),
+    /// Large blobs over loopback gRPC beside raw TCP
+    ///
+    /// Writes its table into tests/bench/RESULTS.md.
+    Tensors(bench::AskedTensors),
 }
 
 fn main() -> ExitCode {
@@ -123,6 +127,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench(Bench::Split(asked)) => {
             bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
+        Verb::Bench(Bench::Tensors(asked)) => {
+            bench::tensors(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
         Verb::Install { prefix } => install::run(&checkout, prefix).map(|()| ExitCode::SUCCESS),
     }

@@ -36,6 +36,7 @@ fn render(view: &ClusterView) -> String {
             .to_owned();
     }
     let mut parts = vec![workers(&view.workers), slices(&view.workers)];
+    parts.extend(withdrawn(&view.workers));
     let usages: Vec<Usage> = view.workers.iter().flat_map(usages).collect();
     parts.extend(holders(&usages));
     parts.join("\n\n")
@@ -51,7 +52,7 @@ fn workers(workers: &[WorkerView]) -> String {
             worker.libtorch.clone(),
             span(worker.connected_ms),
             format!("{} ago", span(worker.silent_ms)),
-            worker.slices.len().to_string(),
+            worker.slices.iter().filter(|slice| slice.withdrawn.is_none()).count().to_string(),
         ]);
     }
     table.trim_fmt()
@@ -67,9 +68,11 @@ fn health(worker: &WorkerView) -> &'static str {
 }
 
 fn slices(workers: &[WorkerView]) -> String {
-    let columns =
-        ["slice", "device", "works on", "threads", "ceiling", "held", "peak", "host", "ooms"];
-    let mut table = table(&columns, 3);
+    let columns = [
+        "slice", "device", "health", "works on", "threads", "ceiling", "held", "peak", "host",
+        "ooms",
+    ];
+    let mut table = table(&columns, 4);
     for slice in workers.iter().flat_map(|worker| &worker.slices) {
         let account = slice.account.as_ref();
         let dash = || "–".to_owned();
@@ -77,6 +80,7 @@ fn slices(workers: &[WorkerView]) -> String {
         table.add_row([
             slice.slice.to_string(),
             slice.device.to_string(),
+            if slice.withdrawn.is_some() { "withdrawn" } else { "ok" }.to_owned(),
             work(slice),
             slice.threads.to_string(),
             slice.ceiling_bytes.to_string(),
@@ -87,6 +91,17 @@ fn slices(workers: &[WorkerView]) -> String {
         ]);
     }
     table.trim_fmt()
+}
+
+/// Why slices are not used, one a line; nothing where all are.
+fn withdrawn(workers: &[WorkerView]) -> Option<String> {
+    let slices = workers.iter().flat_map(|worker| &worker.slices);
+    let lines = slices.filter_map(|slice| {
+        let why = slice.withdrawn.as_ref()?.replace(char::is_control, "\u{fffd}");
+        Some(format!("{} is withdrawn: {why}", slice.slice))
+    });
+    let lines: Vec<String> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// `vision unit 3 of 01k0…, 40 %`
@@ -135,6 +150,7 @@ mod tests {
             ceiling_bytes: ByteCount::gib(2),
             account: (!attempts.is_empty()).then(account),
             attempts,
+            withdrawn: None,
         }
     }
 
@@ -164,8 +180,11 @@ mod tests {
             rows: 256,
         };
         let gpu = DeviceId::Gpu("GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab".to_owned());
+        let why = "the device is at fault: it is lost, and must be reset (see the kernel's log)";
+        let fenced =
+            SliceView { withdrawn: Some(why.to_owned()), ..slice("a.1", gpu.clone(), Vec::new()) };
         let workers = vec![
-            worker("a", 1_200, vec![slice("a.0", gpu, vec![attempt])]),
+            worker("a", 1_200, vec![slice("a.0", gpu.clone(), vec![attempt]), fenced]),
             worker("b", 21_000, vec![slice("b.0", DeviceId::Cpu, Vec::new())]),
             worker("c", 900, Vec::new()),
         ];

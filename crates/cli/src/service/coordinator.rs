@@ -24,6 +24,8 @@ const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const NO_WORKER: Duration = Duration::from_mins(10);
 const STRAGGLER: Duration = Duration::from_secs(30);
+/// Callers behind a balancer spread anew this often.
+const CONNECTION_AGE: Duration = Duration::from_mins(30);
 /// A lease must survive a lost heartbeat.
 const BEATS_PER_LEASE: u32 = 2;
 
@@ -117,6 +119,7 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         no_worker: settings.no_worker,
         straggler: settings.straggler,
         network_store: settings.network_store,
+        connection_age: Some(CONNECTION_AGE),
         continue_interrupted: true,
         ..Config::local(settings.state.clone())
     };

@@ -190,11 +190,11 @@ pub(super) struct Upload {
 }
 
 impl Upload {
-    pub(super) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), BlobError> {
+    pub(super) async fn write(&mut self, bytes: tonic::codegen::Bytes) -> Result<(), BlobError> {
         if let Some((_, parts)) = &mut self.parts {
             let room = parts.wait_for_capacity(PARTS_AHEAD).await;
             room.map_err(self.bucket.failed("upload to"))?;
-            parts.put(bytes.into());
+            parts.put(bytes);
             return Ok(());
         }
         self.buffer.extend(bytes);

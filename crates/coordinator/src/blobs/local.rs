@@ -15,6 +15,7 @@ use std::{
 
 use orchestrator_proto::Blocking;
 use orchestrator_types::Digest;
+use tonic::codegen::Bytes;
 
 use super::{BlobError, Listed, path_in};
 use crate::durable;
@@ -157,7 +158,7 @@ fn modified(path: &Path) -> Result<Option<i64>, BlobError> {
 pub(super) struct Draft {
     /// Away only while a thread works with it.
     opened: Option<Opened>,
-    blocking: Blocking,
+    pub(super) blocking: Blocking,
 }
 
 #[derive(Debug)]
@@ -173,7 +174,7 @@ impl Draft {
     }
 
     /// Appends `bytes`.
-    pub(super) async fn write(&mut self, bytes: Vec<u8>) -> Result<(), BlobError> {
+    pub(super) async fn write(&mut self, bytes: Bytes) -> Result<(), BlobError> {
         let mut opened = self.opened();
         let write = move || {
             opened.file.write_all(&bytes).map_err(failed("write", &opened.path))?;
@@ -221,7 +222,7 @@ impl Drop for Opened {
 pub(super) struct Source {
     path: Arc<Path>,
     file: Arc<File>,
-    blocking: Blocking,
+    pub(super) blocking: Blocking,
 }
 
 impl Source {

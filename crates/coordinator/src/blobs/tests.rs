@@ -32,7 +32,7 @@ impl Blobs {
 async fn written(blobs: &Blobs, parts: &[&[u8]]) -> (Digest, u64) {
     let mut writer = blobs.create().await.unwrap();
     for part in parts {
-        writer.write(part.to_vec()).await.unwrap();
+        writer.write(part.to_vec().into()).await.unwrap();
     }
     writer.keep().await.unwrap()
 }
@@ -48,7 +48,7 @@ async fn promises(blobs: &Blobs) {
     assert_eq!(reader.chunk(5).await.unwrap(), b"");
 
     let mut dropped = blobs.create().await.unwrap();
-    dropped.write(b"half".to_vec()).await.unwrap();
+    dropped.write(b"half".to_vec().into()).await.unwrap();
     dropped.abandon().await;
     assert_eq!(blobs.size(Digest::of(b"half")).await.unwrap(), None);
     let missing = blobs.read(Digest::of(b"half")).await.err();

@@ -82,6 +82,8 @@ pub(crate) struct Registration {
     pub libtorch: String,
     /// Attempts that it still has.
     pub held: Vec<FencingToken>,
+    /// Slices that it has and does not offer, with the reasons.
+    pub withdrawn: Vec<(SliceOffer, String)>,
 }
 
 /// What a worker must know to keep its session.
@@ -171,7 +173,9 @@ impl DriverHandle {
         let (reply, answer) = oneshot::channel();
         let unavailable = |message| Refusal::new(RefusalCode::Unavailable, message);
         self.requests.try_send(request(reply)).map_err(|error| match error {
-            TrySendError::Full(_) => unavailable("the coordinator is overloaded; try again"),
+            TrySendError::Full(_) => {
+                Refusal::new(RefusalCode::Overloaded, "the coordinator is overloaded; try again")
+            }
             TrySendError::Closed(_) => {
                 let defect = self.life.refusal();
                 defect.unwrap_or_else(|| unavailable("the coordinator is stopping"))

@@ -18,6 +18,8 @@ pub(super) struct Session {
     pub node: NodeName,
     pub slices: Vec<SliceOffer>,
     pub libtorch: String,
+    /// Slices that its worker does not offer, and why; for people only.
+    pub withdrawn: Vec<(SliceOffer, String)>,
     /// Whether its worker has said hello to this coordinator.
     pub registered: bool,
     /// When it registered.
@@ -54,6 +56,7 @@ impl Session {
             node,
             slices: Vec::new(),
             libtorch: String::new(),
+            withdrawn: Vec::new(),
             registered: false,
             since: now,
             seen: now,
@@ -66,9 +69,10 @@ impl Session {
 impl Sessions {
     /// Takes a worker in, also again.
     pub(super) fn add(&mut self, worker: Registration, now: Millis) {
-        let Registration { session: id, node, slices, libtorch, held: _ } = worker;
+        let Registration { session: id, node, slices, libtorch, held: _, withdrawn } = worker;
         let known = self.live.remove(&id).unwrap_or_else(|| Session::expected(node.clone(), now));
-        let known = Session { node, slices, libtorch, registered: true, seen: now, ..known };
+        let known =
+            Session { node, slices, libtorch, withdrawn, registered: true, seen: now, ..known };
         self.live.insert(id, known);
     }
 

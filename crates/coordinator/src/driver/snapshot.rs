@@ -27,7 +27,7 @@ impl Driver {
                 silent_ms: self.now.0.saturating_sub(session.seen.0),
                 lease_ms: self.settings.lease_ms.into(),
                 libtorch: session.libtorch.clone(),
-                slices: session.slices.iter().map(|offer| self.slice(session, offer)).collect(),
+                slices: self.slices(session),
             })
             .collect();
         workers.sort_by(|a, b| a.node.cmp(&b.node));
@@ -53,6 +53,18 @@ impl Driver {
         standing
     }
 
+    /// What a worker offers and what it does not, by name.
+    fn slices(&self, session: &super::sessions::Session) -> Vec<SliceView> {
+        let offered = session.slices.iter().map(|offer| self.slice(session, offer));
+        let withdrawn = session.withdrawn.iter().map(|(offer, reason)| SliceView {
+            withdrawn: Some(reason.clone()),
+            ..self.slice(session, offer)
+        });
+        let mut slices: Vec<SliceView> = offered.chain(withdrawn).collect();
+        slices.sort_by(|a, b| a.slice.cmp(&b.slice));
+        slices
+    }
+
     fn slice(
         &self,
         session: &super::sessions::Session,
@@ -69,6 +81,7 @@ impl Driver {
             ceiling_bytes: offer.memory_bytes,
             attempts: attempts.collect(),
             account: session.accounts.get(&offer.id).cloned(),
+            withdrawn: None,
         }
     }
 }

@@ -115,6 +115,7 @@ impl Bench {
             slices: vec![offer],
             libtorch: "2.11.0".into(),
             held: Vec::new(),
+            withdrawn: Vec::new(),
         };
         self.ask(|reply| Request::Register(registration, reply)).unwrap();
         worker

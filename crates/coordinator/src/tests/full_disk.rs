@@ -37,6 +37,12 @@ impl TinyDisk {
         while file.write_all(&[7; 4096]).is_ok() {}
     }
 
+    /// Leaves this much room.
+    fn leave(&self, bytes: u64) {
+        let file = fs::File::options().write(true).open(self.ballast()).unwrap();
+        file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+    }
+
     fn free(&self) {
         fs::remove_file(self.ballast()).unwrap();
     }
@@ -62,13 +68,14 @@ async fn a_full_disk_pauses_the_coordinator_and_nothing_is_lost() {
     result.inline = Some(bytes);
 
     disk.fill();
-    let chunks = (0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20] });
+    let chunks = (0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20].into() });
     let staged = bench.client.stage(tokio_stream::iter(chunks)).await.unwrap_err();
     assert_eq!(staged.code(), Code::Unavailable);
     assert!(staged.message().starts_with(DISK_FULL), "{staged}");
     let refused = bench.commit(&session, &assignment, result.clone()).await.unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, DISK_FULL));
-    assert_eq!(bench.coordinator.paused().as_deref(), Some(DISK_FULL));
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().starts_with(DISK_FULL), "{refused}");
+    assert!(bench.coordinator.paused().is_some_and(|reason| reason.starts_with(DISK_FULL)));
     let request = v1::HeartbeatRequest {
         session: session.clone(),
         attempts: vec![v1::AttemptProgress { token: assignment.token, done: 1, total: 2 }],
@@ -95,4 +102,54 @@ async fn a_full_disk_pauses_the_coordinator_and_nothing_is_lost() {
     let database = rusqlite::Connection::open(state.path().join("store.sqlite")).unwrap();
     let check = database.query_row("PRAGMA quick_check", [], |row| row.get::<_, String>(0));
     assert_eq!(check.unwrap(), "ok");
+}
+
+/// Rounds in which the driver looks whether it can go on.
+const ROUNDS: u32 = 3;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_too_full_for_a_blob_pauses_the_coordinator_until_the_blob_fits() {
+    let Some(disk) = TinyDisk::new() else { return };
+    let state = tempfile::tempdir_in(disk.0.path()).unwrap();
+    let mut bench = Bench::in_folder(state).await;
+    let session = bench.register("n").await;
+    let v1::SubmitReply { run, .. } = bench.submit("r").await;
+    let assignment = bench.lease(&session, 1).await.unwrap();
+    let blob =
+        || tokio_stream::iter((0..4).map(|_| v1::BlobChunk { data: vec![1; 1 << 20].into() }));
+    // The store has room enough for its own writes all the time.
+    disk.fill();
+    disk.leave(3 << 20);
+    let staged = bench.client.stage(blob()).await.unwrap_err();
+    assert_eq!(staged.code(), Code::Unavailable);
+    let reason = bench.coordinator.paused().expect("the run waits for disk space");
+    assert!(reason.starts_with(DISK_FULL) && staged.message() == reason, "{reason} {staged}");
+    let channel = connect(&format!("http://{}", bench.coordinator.address())).await.unwrap();
+    let mut inspector = v1::inspector_client::InspectorClient::new(channel);
+    for round in 0..ROUNDS {
+        let status = v1::StatusRequest { run: run.clone() };
+        let status = inspector.status(status).await.unwrap().into_inner().status;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        assert_eq!(status["waits"], reason, "status tells it in round {round}");
+        assert_eq!(bench.lease(&session, 2 + round).await, None, "nothing is handed out");
+        let attempts = vec![v1::AttemptProgress { token: assignment.token, done: 1, total: 2 }];
+        let beat = v1::HeartbeatRequest { session: session.clone(), attempts };
+        let revoked = bench.client.heartbeat(beat).await.unwrap().into_inner().revoked;
+        assert!(revoked.is_empty(), "the attempt still counts");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    disk.free();
+    let resumed = async {
+        while bench.coordinator.paused().is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, resumed).await.unwrap();
+    bench.client.stage(blob()).await.unwrap();
+    assert_eq!(bench.deliver(&session, &assignment).await.unwrap(), v1::CommitOutcome::Committed);
+    bench.finish(&session).await;
+    let report = bench.files(&run).await.unwrap().remove("report.json").unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["complete"], true);
+    bench.stop().await;
 }

@@ -64,6 +64,7 @@ impl Bench {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("socket");
         let settings = Settings {
+            roots: Vec::new(),
             blobs: folder.path().join("blobs"),
             cache: folder.path().join("cache"),
             decoded,

@@ -287,7 +287,7 @@ impl Coordinator for Desk {
             bytes.push(0);
         }
         let chunks: Vec<_> =
-            bytes.chunks(5).map(|data| Ok(v1::BlobChunk { data: data.to_vec() })).collect();
+            bytes.chunks(5).map(|data| Ok(v1::BlobChunk { data: data.to_vec().into() })).collect();
         Ok(Response::new(tokio_stream::iter(chunks)))
     }
 

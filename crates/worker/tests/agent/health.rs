@@ -119,6 +119,17 @@ async fn offered(workplace: &Workplace, registrations: usize) -> Vec<String> {
     slices.iter().map(|slice| slice.id.clone()).collect()
 }
 
+/// What the last registration tells of slices that are not offered: names and reasons.
+fn withdrawn(workplace: &Workplace) -> Vec<(String, String)> {
+    let notes = workplace.coordinator.notes();
+    let withdrawn = notes.registered.last().unwrap().withdrawn.iter();
+    withdrawn.map(|gone| (gone.slice.as_ref().unwrap().id.clone(), gone.reason.clone())).collect()
+}
+
+fn told((slice, reason): (&str, &str)) -> (String, String) {
+    (slice.to_owned(), reason.to_owned())
+}
+
 /// An executor is too young in its first second for news of an earlier one's errors.
 async fn grown_up() {
     tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -176,6 +187,7 @@ async fn a_fault_of_an_idle_gpu_withdraws_its_slice() {
     let gpu = workplace.executor(0);
     error(&workplace, XidClass::Fault);
     assert_eq!(offered(&workplace, 2).await, ["here.1"]);
+    assert_eq!(withdrawn(&workplace), [("here.0", "the driver reports XID of Fault")].map(told));
     assert!(is_gone(gpu) && workplace.executors().len() == 1);
     workplace.hand_out(1);
     workplace.committed(1).await;
@@ -192,6 +204,7 @@ async fn a_silent_gpu_is_offered_again_when_it_answers() {
     assert_eq!(offered(&workplace, 2).await, ["here.1"]);
     reads(&workplace, ByteCount::gib(1));
     assert_eq!(offered(&workplace, 3).await, ["here.0", "here.1"]);
+    assert_eq!(withdrawn(&workplace), [], "nothing is left to tell");
     until("both executors", || workplace.executors().len() == 2).await;
     agent.shutdown().await;
 }
@@ -217,6 +230,7 @@ async fn without_nvml_work_goes_on() {
     let why = "there is no NVML".to_owned();
     tell(&workplace, &DeviceNews::Unwatched { device: device(&workplace), why });
     kill(Pid::from_raw(workplace.executor(0)), Signal::SIGKILL).unwrap();
+    until("its end", || workplace.executors().is_empty()).await;
     workplace.hand_out(1);
     workplace.committed(1).await;
     agent.shutdown().await;
