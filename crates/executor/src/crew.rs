@@ -19,8 +19,13 @@ use crate::{
 
 type Done<T> = Result<T, ExecuteError>;
 
-/// Starts one thread for each worker. Each one takes items from `source` until there is none, and
-/// turns them into results, which `collect` gets on the calling thread.
+/// Starts one thread for each worker; a single worker works on the calling thread. Each one takes items
+/// from `source` until there is none, and turns them into results, which `collect` gets on the calling
+/// thread.
+///
+/// A GPU has one worker, and attempts have one thread for the life of the process: cuDNN's plans for
+/// attention belong to the thread that made them, take 0.1 s to make, and are never freed (PyTorch
+/// 2.11).
 pub(crate) fn spread<W, I, T>(
     attempt: &Attempt,
     workers: Vec<W>,
@@ -32,6 +37,10 @@ where
     W: Send,
     T: Send,
 {
+    let workers = match <[W; 1]>::try_from(workers) {
+        Ok([worker]) => return alone(attempt, worker, source, work, collect),
+        Err(workers) => workers,
+    };
     thread::scope(|scope| {
         // Two results a thread: none waits while the calling thread puts one in its place.
         let (sender, results) = bounded(workers.len() * 2);
@@ -42,6 +51,25 @@ where
         drop(sender);
         gather(attempt, &results, collect)
     })
+}
+
+/// The same on the calling thread.
+fn alone<W, I, T>(
+    attempt: &Attempt,
+    mut worker: W,
+    source: &impl Fn() -> Option<I>,
+    work: &impl Fn(&mut W, I) -> Done<T>,
+    mut collect: impl FnMut(T) -> Done<()>,
+) -> Done<()> {
+    while !attempt.is_stopped() {
+        let Some(item) = source() else { return Ok(()) };
+        let done = guarded(|| work(&mut worker, item)).and_then(&mut collect);
+        if done.is_err() {
+            attempt.stop();
+            return done;
+        }
+    }
+    Err(ExecuteError::Cancelled)
 }
 
 fn labour<W, I, T>(
@@ -122,17 +150,40 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_the_attempt_and_not_the_process() {
+    fn a_single_worker_works_on_the_thread_of_attempts() {
         let (updates, _listener) = mpsc::channel(1);
         let attempt = Attempt::new(updates);
+        let here = thread::current().id();
+        let threads = |workers: Vec<()>| {
+            let mut seen = Vec::new();
+            let work = |(): &mut (), _: usize| Ok(thread::current().id());
+            let note = |id| {
+                seen.push(id);
+                Ok(())
+            };
+            spread(&attempt, workers, &numbers(9), &work, note).unwrap();
+            seen
+        };
+        assert_eq!(threads(vec![()]), [here; 9]);
+        assert!(!threads(vec![(); 2]).contains(&here));
+    }
+
+    #[test]
+    fn a_panic_ends_the_attempt_and_not_the_process() {
+        let (updates, _listener) = mpsc::channel(1);
+        let mut attempt = Attempt::new(updates.clone());
         let work = |(): &mut (), number: usize| {
             assert_ne!(number, 5, "five is too much");
             Ok(())
         };
-        let error = spread(&attempt, vec![(); 2], &numbers(1_000_000), &work, |()| Ok(()));
-        let error = error.unwrap_err();
-        assert!(error.message().contains("five is too much"), "{error}");
-        assert!(attempt.is_stopped());
+        for workers in [1, 2] {
+            let error =
+                spread(&attempt, vec![(); workers], &numbers(1_000_000), &work, |()| Ok(()));
+            let error = error.unwrap_err();
+            assert!(error.message().contains("five is too much"), "{error}");
+            assert!(attempt.is_stopped());
+            attempt = Attempt::new(updates.clone());
+        }
     }
 
     #[test]
