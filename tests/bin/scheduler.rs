@@ -212,6 +212,11 @@ impl Worker {
     async fn work(mut self, wanted: u64, asked: Arc<AtomicU64>, done: Arc<AtomicU64>) {
         let (mut lease, mut beat) = (0_u64, Instant::now());
         while done.load(Relaxed) < wanted {
+            // Nothing is in work between a commit and the next lease.
+            if beat.elapsed() > HEARTBEAT {
+                self.heartbeat().await;
+                beat = Instant::now();
+            }
             let before = asked.fetch_add(BATCH.into(), Relaxed);
             let count = u64::from(BATCH).min(wanted.saturating_sub(before));
             if count == 0 {
@@ -225,10 +230,6 @@ impl Worker {
             asked.fetch_sub(u64::from(BATCH) - count + unused, Relaxed);
             if assignments.is_empty() {
                 continue;
-            }
-            if beat.elapsed() > HEARTBEAT {
-                self.heartbeat(&assignments).await;
-                beat = Instant::now();
             }
             done.fetch_add(self.commit(assignments).await, Relaxed);
         }
@@ -246,14 +247,8 @@ impl Worker {
         self.client.lease(request).await.unwrap().into_inner().assignments
     }
 
-    async fn heartbeat(&mut self, assignments: &[v1::Assignment]) {
-        let attempts = assignments.iter().map(|one| v1::AttemptProgress {
-            token: one.token,
-            done: 0,
-            total: 1,
-        });
-        let request =
-            v1::HeartbeatRequest { session: self.session(), attempts: attempts.collect() };
+    async fn heartbeat(&mut self) {
+        let request = v1::HeartbeatRequest { session: self.session(), attempts: Vec::new() };
         self.client.heartbeat(request).await.unwrap();
     }
 
@@ -264,7 +259,16 @@ impl Worker {
             result.account_json = ACCOUNT.to_vec();
         }
         let request = v1::CommitRequest { session: self.session(), finished };
-        let answers = self.client.commit(request).await.unwrap().into_inner().answers;
+        let answers = loop {
+            match self.client.commit(request.clone()).await {
+                Ok(reply) => break reply.into_inner().answers,
+                // Too many at once: agents come again, too.
+                Err(status) if status.code() == tonic::Code::Unavailable => {
+                    tokio::time::sleep(LOOK).await;
+                }
+                Err(status) => panic!("{status}"),
+            }
+        };
         for answer in &answers {
             let committed = answer.outcome() == v1::CommitOutcome::Committed;
             assert!(committed, "{:?}: {}", answer.outcome(), answer.problem);
@@ -313,7 +317,7 @@ fn finished(assignment: v1::Assignment) -> v1::Finished {
 fn submission(datasets: u32) -> v1::SubmitRequest {
     let each = |form: &dyn Fn(u32) -> String| (0..datasets).map(form).collect::<String>();
     let yaml = format!(
-        "version: 1\nname: {datasets} data sets\nmodels: [{{path: m}}]\ndatasets:\n{}tasks:\n{}",
+        "version: 1\nname: {datasets} data sets\nmodels: [{{path: m}}]\nplacement: {{split: always}}\ndatasets:\n{}tasks:\n{}",
         each(&|number| format!("  d{number}: {{format: imagefolder, path: d{number}}}\n")),
         each(&|number| format!("  - zero_shot: {{dataset: d{number}}}\n")),
     );

@@ -27,7 +27,8 @@ const QUEUED: Duration = Duration::from_secs(1);
 /// How many calls are in work at once, by what they cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallLimits {
-    /// Calls that only talk: each may bring a message of 8 MiB.
+    /// Calls that only talk: each may bring a message of 8 MiB, and most bring a few kilobytes. A
+    /// thousand workers commit at once, and one transaction takes them all.
     pub talks: usize,
     /// Blobs and files on their way: each holds up to 4 MiB.
     pub transfers: usize,
@@ -37,7 +38,7 @@ pub struct CallLimits {
 
 impl Default for CallLimits {
     fn default() -> Self {
-        Self { talks: 64, transfers: 64, waits: 4_096 }
+        Self { talks: 1_024, transfers: 64, waits: 4_096 }
     }
 }
 

@@ -329,6 +329,9 @@ impl Driver {
 
     /// Answers submissions that wait for slices, once there are enough or time is up.
     fn serve_planning(&mut self) {
+        if self.planning.is_empty() {
+            return;
+        }
         let inventory = self.sessions.inventory();
         let enough = inventory.slices.len() >= self.settings.expected_slices.max(1);
         let now = self.now;
