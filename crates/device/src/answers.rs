@@ -40,15 +40,38 @@ pub trait Nvml: Send + Sync {
     /// Processes that compute on the device, by the pids of the host.
     fn processes(&self, device: &DeviceId) -> Answer<Vec<DeviceProcess>>;
 
-    /// Subscribes to the critical errors (XIDs) of a GPU; of a MIG instance, to those of the GPU
-    /// around it, because NVML tells of no other.
-    fn xids<'a>(&'a self, device: &DeviceId) -> Answer<Box<dyn Xids + 'a>>;
+    /// Subscribes to the critical errors (XIDs) of GPUs, all at once; of a MIG instance, to those of
+    /// the GPU around it, because NVML tells of no other. At least one device.
+    ///
+    /// One subscription for all of them, and one thread that waits for it: NVML promises nothing to
+    /// a process that waits for several at once.
+    fn xids<'a>(&'a self, devices: &[DeviceId]) -> Result<Box<dyn Xids + 'a>, Refused>;
 }
 
-/// Critical errors of one GPU, as the driver reports them.
+/// Critical errors of some GPUs, as the driver reports them.
 pub trait Xids {
-    /// The number of the next one; `None` if there is none within `limit`. It may return earlier.
-    fn next(&mut self, limit: Duration) -> Answer<Option<u64>>;
+    /// The next one; `None` if there is none within `limit`. It may return earlier, also at once and
+    /// always: whoever calls it again sees to the pause.
+    fn next(&mut self, limit: Duration) -> Answer<Option<XidEvent>>;
+}
+
+/// A critical error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XidEvent {
+    /// Whom it concerns, as positions in the list of those that are listened to: all instances of
+    /// one GPU, or every device where NVML does not tell which GPU it was.
+    pub devices: Vec<usize>,
+    /// NVIDIA's number.
+    pub number: u64,
+}
+
+/// The device for which there is no subscription. Others may have one without it.
+#[derive(Debug)]
+pub struct Refused {
+    /// Its position in the list.
+    pub device: usize,
+    /// Why.
+    pub error: NvmlError,
 }
 
 /// How full a device is.

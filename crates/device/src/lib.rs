@@ -8,11 +8,14 @@ mod condition;
 mod environment;
 mod inventory;
 mod library;
+mod listen;
 mod visible;
 mod watch;
 mod xid;
 
-pub use answers::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation, Xids};
+pub use answers::{
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Refused, Utilisation, XidEvent, Xids,
+};
 pub use condition::{Condition, Query};
 pub use environment::{EnvironmentLimits, LimitError, environment_limits};
 pub use inventory::{Found, Gpu, inventory, memory, process_memory, survey, utilisation};

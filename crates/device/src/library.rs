@@ -13,7 +13,9 @@ use nvml_wrapper::{
 };
 use orchestrator_types::{ByteCount, DeviceId};
 
-use crate::{Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation, Xids};
+use crate::{
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Refused, Utilisation, XidEvent, Xids,
+};
 
 /// NVML's number for an error that it cannot name.
 const UNKNOWN_XID: u64 = 999;
@@ -37,6 +39,14 @@ impl Library {
 
     fn device(&self, device: &DeviceId) -> Answer<nvml_wrapper::Device<'_>> {
         Ok(self.nvml.device_by_uuid(device.to_string())?)
+    }
+
+    /// The device, or the GPU around it.
+    fn gpu_of(&self, device: &DeviceId) -> Answer<nvml_wrapper::Device<'_>> {
+        Ok(match device {
+            DeviceId::Mig(_) => self.device(device)?.mig_parent_device()?,
+            DeviceId::Cpu | DeviceId::Gpu(_) => self.device(device)?,
+        })
     }
 }
 
@@ -91,25 +101,55 @@ impl Nvml for Library {
         Ok(processes.into_iter().map(process).collect())
     }
 
-    fn xids<'a>(&'a self, device: &DeviceId) -> Answer<Box<dyn Xids + 'a>> {
-        let gpu = match device {
-            DeviceId::Mig(_) => self.device(device)?.mig_parent_device()?,
-            DeviceId::Cpu | DeviceId::Gpu(_) => self.device(device)?,
-        };
-        let events = self.nvml.create_event_set()?;
-        let events = gpu.register_events(EventTypes::CRITICAL_XID_ERROR, events);
-        Ok(Box::new(Events(events.map_err(|error| error.error)?)))
+    fn xids<'a>(&'a self, devices: &[DeviceId]) -> Result<Box<dyn Xids + 'a>, Refused> {
+        let refused = |device, error: Raw| Refused { device, error: error.into() };
+        let mut set = self.nvml.create_event_set().map_err(|error| refused(0, error))?;
+        let mut gpus: Vec<(String, Vec<usize>)> = Vec::new();
+        for (index, device) in devices.iter().enumerate() {
+            let gpu = self.gpu_of(device).map_err(|error| Refused { device: index, error })?;
+            let uuid = gpu.uuid().map_err(|error| refused(index, error))?;
+            // A GPU is registered once, for all of its instances.
+            if let Some((_, instances)) = gpus.iter_mut().find(|(known, _)| *known == uuid) {
+                instances.push(index);
+                continue;
+            }
+            set = gpu
+                .register_events(EventTypes::CRITICAL_XID_ERROR, set)
+                .map_err(|error| refused(index, error.error))?;
+            gpus.push((uuid, vec![index]));
+        }
+        Ok(Box::new(Events { set, gpus }))
     }
 }
 
-struct Events<'a>(EventSet<'a>);
+/// NVML's set of events, and the devices of each GPU in it.
+struct Events<'a> {
+    set: EventSet<'a>,
+    gpus: Vec<(String, Vec<usize>)>,
+}
+
+impl Events<'_> {
+    /// The devices of `gpu`. One that cannot be told may be any, and a lone one need not be told.
+    fn devices(&self, gpu: &nvml_wrapper::Device<'_>) -> Vec<usize> {
+        let uuid = if self.gpus.len() == 1 { None } else { gpu.uuid().ok() };
+        let known = self.gpus.iter().find(|(known, _)| uuid.as_ref() == Some(known));
+        match known {
+            Some((_, devices)) => devices.clone(),
+            None => self.gpus.iter().flat_map(|(_, devices)| devices).copied().collect(),
+        }
+    }
+}
 
 impl Xids for Events<'_> {
-    fn next(&mut self, limit: Duration) -> Answer<Option<u64>> {
-        match self.0.wait(u32::try_from(limit.as_millis()).unwrap_or(u32::MAX)) {
-            Ok(event) => Ok(event.event_data.map(|xid| match xid {
-                XidError::Value(xid) => xid,
-                XidError::Unknown => UNKNOWN_XID,
+    fn next(&mut self, limit: Duration) -> Answer<Option<XidEvent>> {
+        match self.set.wait(u32::try_from(limit.as_millis()).unwrap_or(u32::MAX)) {
+            Ok(event) => Ok(event.event_data.map(|xid| {
+                let devices = self.devices(&event.device);
+                let number = match xid {
+                    XidError::Value(xid) => xid,
+                    XidError::Unknown => UNKNOWN_XID,
+                };
+                XidEvent { devices, number }
             })),
             Err(Raw::Timeout) => Ok(None),
             Err(error) => Err(error.into()),

@@ -1,7 +1,8 @@
 //! Watching devices: how full they are, now and then and when asked; critical errors as they come.
 //!
 //! NVML may block for ever: a driver in trouble does not answer, and a call cannot be taken back.
-//! So each device has two threads that ask, and the thread that tells never asks.
+//! So each device has a thread that asks how full it is, one thread listens for errors of all of
+//! them, and the thread that tells never asks.
 //!
 //! Invariant: every request is answered for every device within the deadline of a call, if only by
 //! the news that NVML is silent. Absent on purpose: what follows from the news.
@@ -16,10 +17,11 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use orchestrator_types::{DeviceId, DeviceNews, DeviceUse, ProcessUse};
 
-use crate::{Answer, DeviceProcess, Nvml, NvmlError, xid};
+use crate::{
+    Answer, DeviceProcess, Nvml, NvmlError,
+    listen::{Heard, LISTEN, listen},
+};
 
-/// How long one look for errors takes where there is none: the sign of life of that thread.
-const LISTEN: Duration = Duration::from_secs(1);
 /// Reports that wait to be told. A thread that finds no room waits, and misses nothing.
 const WAITING: usize = 64;
 
@@ -54,6 +56,7 @@ pub fn watch(
     tell: &mut dyn FnMut(&DeviceNews) -> io::Result<()>,
 ) -> io::Result<()> {
     let (reports, news) = bounded(WAITING);
+    start_listening(nvml, devices.clone(), &reports)?;
     let start = |(index, device)| Watched::start(nvml, index, device, &reports);
     let mut watched: Vec<Watched> =
         devices.into_iter().enumerate().map(start).collect::<io::Result<_>>()?;
@@ -71,9 +74,8 @@ pub fn watch(
                 Err(_) => return Ok(()),
             },
             // The sender is above: it is not closed.
-            recv(news) -> report => if let Ok((index, report)) = report {
-                let told: Option<DeviceNews> = watched[index].hear(report);
-                told.iter().try_for_each(&mut *tell)?;
+            recv(news) -> report => if let Ok(report) = report {
+                take(&mut watched, report).iter().try_for_each(&mut *tell)?;
             },
             default(step) => {}
         }
@@ -95,14 +97,48 @@ fn request(
     Ok(())
 }
 
-/// What a thread reports of its device.
+/// What a thread reports.
 enum Report {
-    /// The answer to a request.
-    Read(DeviceNews),
-    /// An error, or that there was none for a while.
-    Heard(Option<DeviceNews>),
-    /// Why no error will be heard any more.
-    Ended(DeviceNews),
+    /// The answer to a request, with the device's position.
+    Read(usize, DeviceNews),
+    /// From the thread that listens.
+    Heard(Heard),
+}
+
+/// What of a report is to be told.
+fn take(watched: &mut [Watched], report: Report) -> Vec<DeviceNews> {
+    let mut first = |index: usize, news| watched[index].first(news);
+    match report {
+        Report::Read(index, news) => {
+            let told = first(index, news);
+            watched[index].reading = Call::default();
+            told.into_iter().collect()
+        }
+        Report::Heard(Heard::News(news)) => {
+            let told = news.into_iter().filter_map(|(index, news)| first(index, news)).collect();
+            let now = Instant::now();
+            let listened_to = watched.iter_mut().filter(|device| device.hearing.since.is_some());
+            listened_to.for_each(|device| device.hearing.begin(now));
+            told
+        }
+        Report::Heard(Heard::Ended(index, news)) => {
+            let told = first(index, news);
+            watched[index].hearing = Call::default();
+            told.into_iter().collect()
+        }
+    }
+}
+
+fn start_listening(
+    nvml: &Arc<dyn Nvml>,
+    devices: Vec<DeviceId>,
+    reports: &Sender<Report>,
+) -> io::Result<()> {
+    let (nvml, out) = (Arc::clone(nvml), reports.clone());
+    thread::Builder::new().name("errors".to_owned()).spawn(move || {
+        listen(&*nvml, devices, &|heard| out.send(Report::Heard(heard)).is_ok());
+    })?;
+    Ok(())
 }
 
 /// One device as the telling thread sees it.
@@ -145,19 +181,15 @@ impl Watched {
         nvml: &Arc<dyn Nvml>,
         index: usize,
         device: DeviceId,
-        reports: &Sender<(usize, Report)>,
+        reports: &Sender<Report>,
     ) -> io::Result<Self> {
         // One request waits while another is answered; more are not needed.
         let (ask, asked) = bounded::<()>(1);
         let (own, id, out) = (Arc::clone(nvml), device.clone(), reports.clone());
         thread::Builder::new().name("reading".to_owned()).spawn(move || {
-            let answers = asked.iter().map(|()| Report::Read(reading(&*own, &id)));
-            answers.map(|report| out.send((index, report))).find(Result::is_err);
+            let answers = asked.iter().map(|()| Report::Read(index, reading(&*own, &id)));
+            answers.map(|report| out.send(report)).find(Result::is_err);
         })?;
-        let (own, id, out) = (Arc::clone(nvml), device.clone(), reports.clone());
-        thread::Builder::new()
-            .name("errors".to_owned())
-            .spawn(move || listen(&*own, &id, &|report| out.send((index, report)).is_ok()))?;
         let mut hearing = Call::default();
         hearing.begin(Instant::now());
         Ok(Self { device, ask, reading: Call::default(), hearing, unwatched: Vec::new() })
@@ -172,28 +204,15 @@ impl Watched {
         late.then(|| self.silence("its memory"))
     }
 
-    fn hear(&mut self, report: Report) -> Option<DeviceNews> {
-        let news = match report {
-            Report::Read(news) => {
-                self.reading = Call::default();
-                Some(news)
-            }
-            Report::Heard(news) => {
-                self.hearing.begin(Instant::now());
-                news
-            }
-            Report::Ended(news) => {
-                self.hearing = Call::default();
-                Some(news)
-            }
-        };
-        if let Some(DeviceNews::Unwatched { why, .. }) = &news {
+    /// The news, unless it says again that the device cannot be watched.
+    fn first(&mut self, news: DeviceNews) -> Option<DeviceNews> {
+        if let DeviceNews::Unwatched { why, .. } = &news {
             if self.unwatched.contains(why) {
                 return None;
             }
             self.unwatched.push(why.clone());
         }
-        news
+        Some(news)
     }
 
     fn silences(&mut self, now: Instant, deadline: Duration) -> Vec<DeviceNews> {
@@ -220,38 +239,8 @@ fn reading(nvml: &dyn Nvml, device: &DeviceId) -> DeviceNews {
     DeviceNews::Reading { device: device.clone(), usage }
 }
 
-/// Reports errors until none will come, or until nobody hears the reports.
-fn listen(nvml: &dyn Nvml, device: &DeviceId, report: &dyn Fn(Report) -> bool) {
-    let ended = |news| {
-        report(Report::Ended(news));
-    };
-    let mut xids = match nvml.xids(device) {
-        Ok(xids) => xids,
-        Err(error) => return ended(no_answer(device, "its errors", &error)),
-    };
-    loop {
-        let heard = match xids.next(LISTEN) {
-            Ok(number) => number.map(|number| critical(device, number)),
-            Err(NvmlError::Lost) => return ended(DeviceNews::Lost { device: device.clone() }),
-            Err(error) => {
-                let why = chain(&error);
-                return ended(DeviceNews::Deaf { device: device.clone(), why });
-            }
-        };
-        if !report(Report::Heard(heard)) {
-            return;
-        }
-    }
-}
-
-fn critical(device: &DeviceId, number: u64) -> DeviceNews {
-    let xid = xid(number);
-    let (class, told) = (xid.class(), xid.to_string());
-    DeviceNews::Xid { device: device.clone(), xid: number, class, told }
-}
-
 /// A device that is lost is news of the device; any other error says only that it cannot be watched.
-fn no_answer(device: &DeviceId, asked: &str, error: &NvmlError) -> DeviceNews {
+pub(crate) fn no_answer(device: &DeviceId, asked: &str, error: &NvmlError) -> DeviceNews {
     let device = device.clone();
     match error {
         NvmlError::Lost => DeviceNews::Lost { device },
@@ -259,7 +248,7 @@ fn no_answer(device: &DeviceId, asked: &str, error: &NvmlError) -> DeviceNews {
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let cause = error.source().map(|cause| format!(": {}", chain(cause)));
     format!("{error}{}", cause.unwrap_or_default())
 }

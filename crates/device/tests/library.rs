@@ -5,7 +5,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use orchestrator_device::{DeviceProcess, Library, Nvml, NvmlError, inventory};
+use orchestrator_device::{DeviceProcess, Library, Nvml, NvmlError, Refused, XidEvent, inventory};
 use orchestrator_types::{ByteCount, DeviceId};
 
 /// The library of `tests/library/nvml.c`, opened.
@@ -60,14 +60,22 @@ fn every_question_reaches_the_library_and_its_answer_comes_back() {
 fn critical_errors_are_heard_also_those_of_the_gpu_around_an_instance() {
     let folder = tempfile::tempdir().unwrap();
     let library = open(folder.path());
-    for device in ["GPU-0000", "MIG-0002"] {
-        let mut xids = library.xids(&device.parse().unwrap()).unwrap();
+    let all = ["GPU-0001", "MIG-0000", "MIG-0002"];
+    // Alone, a GPU need not be told; else one that cannot be told is any of them.
+    let cases = [(&all[..], vec![1, 2], vec![0, 1, 2]), (&all[1..], vec![0, 1], vec![0, 1])];
+    for (devices, instances, any) in cases {
+        let devices: Vec<DeviceId> = devices.iter().map(|id| id.parse().unwrap()).collect();
+        let mut xids = library.xids(&devices).unwrap();
         let mut next = || xids.next(Duration::from_millis(1));
-        assert_eq!(next().unwrap(), Some(79), "{device}");
+        assert_eq!(next().unwrap(), Some(XidEvent { devices: instances, number: 79 }));
         assert_eq!(next().unwrap(), None, "in time");
-        assert_eq!(next().unwrap(), Some(999), "an error without a number");
+        let unnumbered = XidEvent { devices: any, number: 999 };
+        assert_eq!(next().unwrap(), Some(unnumbered), "an error without a number");
         assert!(matches!(next(), Err(NvmlError::Lost)));
     }
+    let absent = ["GPU-0000", "GPU-ffff"].map(|id| id.parse().unwrap());
+    let refused = library.xids(&absent).err().unwrap();
+    assert!(matches!(refused, Refused { device: 1, error: NvmlError::NotFound }), "{refused:?}");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use orchestrator_device::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Pace, Utilisation, Xids, watch,
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Pace, Refused, Utilisation, XidEvent,
+    Xids, watch,
 };
 use orchestrator_types::{ByteCount, DeviceId, DeviceNews, DeviceUse, ProcessUse, XidClass};
 use recorded::Recorded;
@@ -22,7 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Machine {
     recorded: Recorded,
     answers: Receiver<()>,
-    errors: Receiver<Answer<u64>>,
+    errors: Receiver<Answer<XidEvent>>,
+    /// For which there is no subscription.
+    refused: Option<DeviceId>,
 }
 
 impl Nvml for Machine {
@@ -54,15 +57,19 @@ impl Nvml for Machine {
     fn processes(&self, device: &DeviceId) -> Answer<Vec<DeviceProcess>> {
         self.recorded.processes(device)
     }
-    fn xids<'a>(&'a self, _: &DeviceId) -> Answer<Box<dyn Xids + 'a>> {
+    fn xids<'a>(&'a self, devices: &[DeviceId]) -> Result<Box<dyn Xids + 'a>, Refused> {
+        let refused = devices.iter().position(|device| Some(device) == self.refused.as_ref());
+        if let Some(device) = refused {
+            return Err(Refused { device, error: NvmlError::NoPermission });
+        }
         Ok(Box::new(Errors(self.errors.clone())))
     }
 }
 
-struct Errors(Receiver<Answer<u64>>);
+struct Errors(Receiver<Answer<XidEvent>>);
 
 impl Xids for Errors {
-    fn next(&mut self, limit: Duration) -> Answer<Option<u64>> {
+    fn next(&mut self, limit: Duration) -> Answer<Option<XidEvent>> {
         match self.0.recv_timeout(limit) {
             Ok(answer) => answer.map(Some),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -76,20 +83,29 @@ struct Watch {
     news: Receiver<DeviceNews>,
     requests: Option<Sender<()>>,
     answers: Sender<()>,
-    errors: Option<Sender<Answer<u64>>>,
+    errors: Option<Sender<Answer<XidEvent>>>,
     thread: Option<thread::JoinHandle<std::io::Result<()>>>,
 }
 
 impl Watch {
     fn of(recording: &str, device: &str) -> Self {
+        Self::of_all(recording, &[device], None)
+    }
+
+    fn of_all(recording: &str, devices: &[&str], refused: Option<&str>) -> Self {
         let (answers, answered) = unbounded();
         let (errors, heard) = unbounded();
         let recorded = Recorded::load(recording);
-        let nvml: Arc<dyn Nvml> = Arc::new(Machine { recorded, answers: answered, errors: heard });
+        let nvml: Arc<dyn Nvml> = Arc::new(Machine {
+            recorded,
+            answers: answered,
+            errors: heard,
+            refused: refused.map(|device| device.parse().unwrap()),
+        });
         let (requests, requested) = bounded(1);
         let (told, news) = unbounded();
         let pace = Pace { interval: Duration::from_hours(1), deadline: Duration::from_millis(50) };
-        let devices = vec![device.parse().unwrap()];
+        let devices = devices.iter().map(|device| device.parse().unwrap()).collect();
         let thread = thread::spawn(move || {
             watch(&nvml, devices, &requested, pace, &mut |news| {
                 told.send(news.clone()).map_err(std::io::Error::other)
@@ -101,6 +117,11 @@ impl Watch {
 
     fn next(&self) -> DeviceNews {
         self.news.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn error(&self, devices: &[usize], number: u64) {
+        let event = XidEvent { devices: devices.to_vec(), number };
+        self.errors.as_ref().unwrap().send(Ok(event)).unwrap();
     }
 
     fn request(&self) {
@@ -143,7 +164,7 @@ fn a_call_that_hangs_is_told_each_request_is_answered_and_errors_are_heard() {
         watch.request();
         assert_eq!(watch.next(), silence);
     }
-    watch.errors.as_ref().unwrap().send(Ok(79)).unwrap();
+    watch.error(&[0], 79);
     let DeviceNews::Xid { xid: 79, class: XidClass::NeedsReset, told, .. } = watch.next() else {
         panic!("the other thread hangs too")
     };
@@ -157,13 +178,12 @@ fn errors_are_told_with_their_class_and_a_lost_device_ends_them() {
     let watch = Watch::of("h200", GPU);
     watch.answers.send(()).unwrap();
     assert_eq!(watch.next(), reading());
-    let errors = watch.errors.as_ref().unwrap();
     for (number, expected) in [(13, XidClass::Application), (95, XidClass::Fault)] {
-        errors.send(Ok(number)).unwrap();
+        watch.error(&[0], number);
         let DeviceNews::Xid { device, xid, class, .. } = watch.next() else { panic!("other news") };
         assert_eq!((device, xid, class), (gpu(), number, expected));
     }
-    errors.send(Err(NvmlError::Lost)).unwrap();
+    watch.errors.as_ref().unwrap().send(Err(NvmlError::Lost)).unwrap();
     assert_eq!(watch.next(), DeviceNews::Lost { device: gpu() });
 }
 
@@ -179,6 +199,81 @@ fn whoever_cannot_hear_errors_says_so_once() {
     assert_eq!(watch.next(), reading(), "readings go on");
 }
 
+const FIRST: &str = "GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000001";
+
+fn first() -> DeviceId {
+    FIRST.parse().unwrap()
+}
+
+/// The next news that are no readings, of each of the devices.
+fn two(watch: &Watch) -> Vec<DeviceNews> {
+    let other = |news: &DeviceNews| !matches!(news, DeviceNews::Reading { .. });
+    let mut news = Vec::new();
+    while news.len() < 2 {
+        news.extend(Some(watch.next()).filter(other));
+    }
+    news
+}
+
+fn concerned(news: &[DeviceNews]) -> Vec<(DeviceId, u64)> {
+    let xid = |news: &DeviceNews| match news {
+        DeviceNews::Xid { device, xid, .. } => (device.clone(), *xid),
+        other => panic!("{other:?}"),
+    };
+    news.iter().map(xid).collect()
+}
+
+#[test]
+fn an_error_is_told_of_those_whom_it_concerns_also_after_another_was_refused() {
+    let watch = Watch::of_all("h200", &[FIRST, GPU], None);
+    watch.answers.send(()).unwrap();
+    watch.answers.send(()).unwrap();
+    watch.error(&[1], 13);
+    watch.error(&[0], 31);
+    assert_eq!(concerned(&two(&watch)), [(gpu(), 13), (first(), 31)]);
+    watch.error(&[0, 1], 94);
+    assert_eq!(concerned(&two(&watch)), [(first(), 94), (gpu(), 94)]);
+
+    let watch = Watch::of_all("h200", &[FIRST, GPU], Some(FIRST));
+    watch.answers.send(()).unwrap();
+    watch.answers.send(()).unwrap();
+    watch.error(&[0], 31);
+    let news = two(&watch);
+    let why = "its errors: no permission".to_owned();
+    assert_eq!(news[0], DeviceNews::Unwatched { device: first(), why });
+    assert_eq!(concerned(&news[1..]), [(gpu(), 31)], "the first of those that are left");
+}
+
+#[test]
+fn a_lost_device_is_found_among_several_and_the_others_are_heard() {
+    let well: DeviceId = "GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000005".parse().unwrap();
+    let lost: DeviceId = "GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000006".parse().unwrap();
+    let watch = Watch::of_all("trouble", &[&well.to_string(), &lost.to_string()], None);
+    // Each is asked once for a reading, and once whether it is the lost one.
+    for _ in 0..4 {
+        watch.answers.send(()).unwrap();
+    }
+    watch.errors.as_ref().unwrap().send(Err(NvmlError::Lost)).unwrap();
+    watch.error(&[0], 13);
+    let mut news = Vec::new();
+    while !matches!(news.last(), Some(DeviceNews::Xid { .. })) {
+        news.push(watch.next());
+    }
+    assert!(news.contains(&DeviceNews::Lost { device: lost }), "{news:?}");
+    assert_eq!(concerned(&news[news.len() - 1..]), [(well, 13)]);
+}
+
+#[test]
+fn where_nvml_fails_for_nobody_in_particular_all_are_deaf() {
+    let watch = Watch::of_all("h200", &[FIRST, GPU], None);
+    for _ in 0..4 {
+        watch.answers.send(()).unwrap();
+    }
+    watch.errors.as_ref().unwrap().send(Err(NvmlError::NotFound)).unwrap();
+    let deaf = |device| DeviceNews::Deaf { device, why: "not found".to_owned() };
+    assert_eq!(two(&watch), [deaf(first()), deaf(gpu())]);
+}
+
 #[test]
 fn a_device_that_may_not_be_asked_is_told_once() {
     let watch = Watch::of("forbidden", GPU);
@@ -190,7 +285,7 @@ fn a_device_that_may_not_be_asked_is_told_once() {
     let why = "its memory: not found".to_owned();
     assert_eq!(watch.next(), DeviceNews::Unwatched { device: gpu(), why });
     refused(&watch);
-    watch.errors.as_ref().unwrap().send(Ok(63)).unwrap();
+    watch.error(&[0], 63);
     assert!(matches!(watch.next(), DeviceNews::Xid { xid: 63, .. }), "and nothing in between");
 }
 

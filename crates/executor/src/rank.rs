@@ -74,9 +74,10 @@ pub(crate) fn rank(
     let images = ByteCount::bytes(held_images(work).saturating_mul(4 * width as u64));
     // A thread has its tile as tensors and as our own buffers.
     let each = scaled(tile_bytes(width), 2);
-    let wanted = slice.host_bytes(sum(images, scaled(each, bench.threads)));
+    let most = fed(work.queries, bench.threads);
+    let wanted = slice.host_bytes(sum(images, scaled(each, most)));
     residents.make_room(slice, wanted, Keep { tower: None, texts: true })?;
-    let threads = threads(slice, bench.threads, each, images);
+    let threads = threads(slice, most, each, images);
     let tiles = scaled(tile_bytes(width), threads);
     // A GPU's executor scores on the processor beside it.
     let _tiles = slice.host_lease(Owner::ScoreTiles, tiles)?;
@@ -115,6 +116,12 @@ fn tile_bytes(width: usize) -> ByteCount {
 
 fn scaled(bytes: ByteCount, times: usize) -> ByteCount {
     ByteCount::bytes(bytes.as_u64() * times as u64)
+}
+
+/// Of so many threads those that get a tile of `queries`, at least one: others would only have their
+/// buffers made.
+fn fed(queries: Shard, threads: usize) -> usize {
+    query_tiles(queries).count().clamp(1, threads.max(1))
 }
 
 /// As many threads as there is room for, at least one.
@@ -161,13 +168,16 @@ impl<'a> Ranking<'a> {
         attempt: &Attempt,
     ) -> Result<(Vec<Ranked>, Product), ExecuteError> {
         let mut product = Product::default();
+        // For all blocks and both passes: megabytes each, which the kernel gives page by page.
+        let mut scratches: Vec<Scratch> =
+            (0..threads).map(|_| Scratch::new(self.queries.width())).collect();
         let blocks = self.candidates.blocks();
         let steps = (2 * blocks * self.rankers.len()).max(1);
         let mut done = 0;
         for pass in [Pass::Observe, Pass::Count] {
             for block in 0..blocks {
                 self.candidates.with_block(block, |block| {
-                    self.pass(pass, block, threads, attempt, |took| {
+                    self.pass(pass, block, &mut scratches, attempt, |took| {
                         product.forward += took;
                         done += 1;
                         let rows = self.shard.len() as usize;
@@ -188,7 +198,7 @@ impl<'a> Ranking<'a> {
         &self,
         pass: Pass,
         block: &Side<'_>,
-        threads: usize,
+        scratches: &mut [Scratch],
         attempt: &Attempt,
         mut done: impl FnMut(Duration),
     ) -> Result<(), ExecuteError> {
@@ -199,12 +209,17 @@ impl<'a> Ranking<'a> {
                 block.width()
             )));
         }
-        let workers = (0..threads).map(|_| Scratch::new(block.width())).collect();
-        let work = |scratch: &mut Scratch, tile| self.tile(pass, tile, block, scratch, attempt);
-        spread(attempt, workers, &numbers(self.rankers.len()), &work, |took| {
-            done(took);
-            Ok(())
-        })
+        let workers: Vec<&mut Scratch> = scratches.iter_mut().collect();
+        spread(
+            attempt,
+            workers,
+            &numbers(self.rankers.len()),
+            &|scratch, tile| self.tile(pass, tile, block, scratch, attempt),
+            |took| {
+                done(took);
+                Ok(())
+            },
+        )
     }
 
     /// One tile of queries against one block of candidates.

@@ -53,6 +53,8 @@ pub(crate) struct Sizes {
     pub shard: u64,
     /// Images of a ranking that are in memory at once.
     pub block: u64,
+    /// Queries of a ranking.
+    pub queries: u64,
     /// Texts of a unit.
     pub part: u64,
     /// Texts of a set.
@@ -89,12 +91,14 @@ pub(crate) fn text(name: &str, model: &ModelFacts, how: Dispatch, sizes: Sizes) 
     of_tower(Component::Text, name, &shape, how, [results + ids; 2])
 }
 
-/// Scores: a tile with both sides' rows for each thread, as tensors and as buffers; the texts; and
-/// the images that are in memory at once.
+/// Scores: a tile with both sides' rows for each thread, as tensors and as buffers, but for threads
+/// that no tile of queries is left for; the texts; and the images that are in memory at once.
 pub(crate) fn score(model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
     let width = u64::from(model.embedding_width);
     let rows = (SCORE_TILE_QUERIES + SCORE_TILE_CANDIDATES) * width;
     let tile = FLOAT * (rows + SCORE_TILE_QUERIES * SCORE_TILE_CANDIDATES);
+    let threads =
+        sizes.queries.div_ceil(SCORE_TILE_QUERIES).clamp(1, u64::from(how.threads).max(1));
     let held = FLOAT * (width * (sizes.texts + sizes.block) + sizes.texts);
     let on_device = |bytes| match how.kind {
         Kind::Cpu => ByteCount::bytes(bytes),
@@ -105,8 +109,8 @@ pub(crate) fn score(model: &ModelFacts, how: Dispatch, sizes: Sizes) -> Claim {
         component: Component::Score,
         model: String::new(),
         weights_bytes: ByteCount::ZERO,
-        activations_bytes: on_device(tile * u64::from(how.threads)),
-        staging_bytes: on_device(held + tile * u64::from(how.threads)),
+        activations_bytes: on_device(tile * threads),
+        staging_bytes: on_device(held + tile * threads),
         least_bytes: on_device(held + 2 * tile),
     }
 }

@@ -229,6 +229,29 @@ fn trials_that_differ_by_batch_share_their_texts() {
 }
 
 #[test]
+fn scores_claim_tiles_for_the_threads_that_a_unit_can_feed() {
+    let tile = 4 * ((256 + 512) * 256 + 256 * 512);
+    // The longest units have 200 captions, 1,200, and 2,048 of 20,000.
+    for (samples, captions, most) in [(200, 1, 1), (600, 2, 5), (10_000, 2, 8)] {
+        for threads in [1, 2, 5, 32] {
+            let mut inventory = inventory(1, ByteCount::gib(4));
+            inventory.slices[0].threads = threads;
+            let facts = facts(samples, captions);
+            let plan = plan(&evaluation("[auto]"), &facts, &inventory, Path::new("/"), &none());
+            let plan = plan.unwrap();
+            let mut claims = plan.placement[0].claims.iter();
+            let score = claims.find(|claim| claim.component == Component::Score).unwrap();
+            let claimed = score.activations_bytes.as_u64() / tile;
+            assert_eq!(
+                claimed,
+                u64::from(threads.min(most)),
+                "{samples} samples, {threads} threads"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_plan_reads_well() {
     let plan = planned(600, 2, 2, "[auto]");
     insta::assert_snapshot!(serde_json::to_string_pretty(&plan).unwrap());

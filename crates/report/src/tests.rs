@@ -549,3 +549,22 @@ proptest! {
         prop_assert_eq!(crate::memory::fold(folded), crate::memory::fold(all));
     }
 }
+
+/// What a rendered report consists of: headings of tables, and labels of lines with figures.
+fn parts(rendered: &str) -> Vec<String> {
+    let part = |line: &str| match line.split_once(": ") {
+        Some((label, _)) => Some(label.to_owned()),
+        None if line.contains(|c: char| c.is_ascii_digit()) => None,
+        None => Some(line.split_whitespace().collect::<Vec<_>>().join(" ")),
+    };
+    let is_rule = |part: &String| part.contains(['─', '═']) || part.is_empty();
+    rendered.lines().filter_map(part).filter(|part| !is_rule(part)).collect()
+}
+
+#[test]
+fn the_readme_shows_what_a_report_consists_of() {
+    let readme = include_str!("../../../README.md");
+    let (_, sample) = readme.split_once("```text\n").unwrap();
+    let (sample, _) = sample.split_once("```").unwrap();
+    assert_eq!(parts(sample), parts(&text::render(&report(complete()))));
+}

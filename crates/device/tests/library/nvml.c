@@ -1,4 +1,5 @@
-/* One GPU with MIG instances in slots 0 and 2 of 3, seen from inside a container. A handle is the
+/* One GPU with MIG instances in slots 0 and 2 of 3, seen from inside a container, and one that is not
+   listed and may be named. A handle is the
    address of a device's UUID. Types and return codes as in nvml.h. */
 #include <stdint.h>
 #include <string.h>
@@ -7,7 +8,10 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFI
 
 typedef const char *Device;
 
-static const char *const UUIDS[] = {"GPU-0000", "MIG-0000", "MIG-0002"};
+static const char *const UUIDS[] = {"GPU-0000", "MIG-0000", "MIG-0002", "GPU-0001"};
+
+/* The handle of a GPU that says nothing any more. */
+static const char LOST[] = "lost";
 
 static int is_mig(Device device) { return device[0] == 'M'; }
 
@@ -41,6 +45,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device *device) {
 }
 
 int nvmlDeviceGetUUID(Device device, char *text, unsigned length) {
+    if (device == LOST) return GPU_IS_LOST;
     strncpy(text, device, length);
     return SUCCESS;
 }
@@ -111,12 +116,15 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device device, Device *parent) 
     return SUCCESS;
 }
 
-/* Tells XID 79, then nothing in time, then an error that has no number, then that the GPU is lost.
-   MIG instances have no events of their own. */
+/* Tells XID 79 of the listed GPU, then nothing in time, then an error that has no number, of a GPU
+   that cannot be told, then that a GPU is lost. MIG instances have no events of their own, and a GPU
+   is registered once. */
 static int told;
+static Device registered;
 
 int nvmlEventSetCreate(int **set) {
     told = 0;
+    registered = 0;
     *set = &told;
     return SUCCESS;
 }
@@ -125,7 +133,8 @@ int nvmlEventSetFree(int *set) { return set == &told ? SUCCESS : NOT_FOUND; }
 
 int nvmlDeviceRegisterEvents(Device device, unsigned long long types, int *set) {
     const unsigned long long xid = 8;
-    if (is_mig(device)) return NOT_SUPPORTED;
+    if (is_mig(device) || device == registered) return NOT_SUPPORTED;
+    registered = device;
     return types == xid && set == &told ? SUCCESS : NOT_FOUND;
 }
 
@@ -137,7 +146,7 @@ struct Event {
 
 int nvmlEventSetWait_v2(int *set, struct Event *event, unsigned milliseconds) {
     (void)milliseconds;
-    *event = (struct Event){UUIDS[0], 8, *set == 0 ? 79 : 999, -1U, -1U};
+    *event = (struct Event){*set == 0 ? UUIDS[0] : LOST, 8, *set == 0 ? 79 : 999, -1U, -1U};
     switch ((*set)++) {
     case 1: return TIMEOUT;
     case 3: return GPU_IS_LOST;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use nvml_wrapper::error::NvmlError as Raw;
 use orchestrator_device::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Utilisation, Xids,
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Refused, Utilisation, Xids,
 };
 use orchestrator_types::DeviceId;
 use serde::Deserialize;
@@ -124,7 +124,7 @@ impl Nvml for Recorded {
     }
 
     /// No recording holds errors.
-    fn xids<'a>(&'a self, _: &DeviceId) -> Answer<Box<dyn Xids + 'a>> {
-        Err(NvmlError::NotSupported)
+    fn xids<'a>(&'a self, _: &[DeviceId]) -> Result<Box<dyn Xids + 'a>, Refused> {
+        Err(Refused { device: 0, error: NvmlError::NotSupported })
     }
 }

@@ -124,6 +124,13 @@ fn blocks_and_threads_change_no_rank() {
 }
 
 #[test]
+fn threads_that_no_tile_of_queries_is_left_for_are_not_started() {
+    let fed = |start, end, threads| fed(Shard { start, end }, threads);
+    assert_eq!([fed(0, 1, 32), fed(512, 768, 32), fed(512, 769, 32)], [1, 1, 2]);
+    assert_eq!([fed(0, 2048, 32), fed(0, 2048, 3), fed(7, 7, 32)], [8, 3, 1]);
+}
+
+#[test]
 fn bad_images_are_neither_queries_nor_candidates_and_their_captions_do_not_query() {
     let world = World::new(Direction::TextToImage, Shard { start: 3, end: 37 });
     let ranked = world.rank(BLOCK_IMAGES, 1);

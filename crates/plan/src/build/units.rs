@@ -279,18 +279,21 @@ fn shard_samples(samples: u32, least: u32) -> u32 {
 
 /// The largest parts that units will have.
 pub(super) fn sizes(evaluation: &Evaluation, facts: &Facts, shapes: &[Shape]) -> Sizes {
-    let least = shapes.iter().map(|shape| shape.least_shard).max().unwrap_or(1);
     let mut sizes = Sizes::default();
     for task in &evaluation.tasks {
         let Some(Ok(facts)) = facts.datasets.get(task.dataset()) else { continue };
         let Ok((_, texts)) = texts(task, task.dataset(), facts) else { continue };
-        let shard = shard_samples(facts.samples, least).min(facts.samples);
-        let block = match task {
-            Task::ZeroShot { .. } => shard,
-            Task::Retrieval { .. } => facts.samples.min(MOST_BLOCK_IMAGES),
+        let shards = shapes.iter().map(|shape| shard_samples(facts.samples, shape.least_shard));
+        let shard = shards.max().unwrap_or(1).min(facts.samples);
+        let (block, queries) = match task {
+            Task::ZeroShot { .. } => (shard, shard),
+            Task::Retrieval { .. } => {
+                (facts.samples.min(MOST_BLOCK_IMAGES), shard.max(texts.min(QUERY_SHARD)))
+            }
         };
         sizes.shard = sizes.shard.max(shard.into());
         sizes.block = sizes.block.max(block.into());
+        sizes.queries = sizes.queries.max(queries.into());
         sizes.part = sizes.part.max(texts.min(PART_TEXTS).into());
         sizes.texts = sizes.texts.max(texts.into());
     }
