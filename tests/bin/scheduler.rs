@@ -37,7 +37,7 @@ const SHARD: u32 = 256;
 /// Units of one lease and of one commit.
 const BATCH: u32 = 64;
 /// A small run before, so that memory of a busy coordinator is known without the large one.
-const WARM_UP_DATASETS: u32 = 8;
+const WARM_UP_DATASETS: u32 = 24;
 /// Units that are left when the coordinator is stopped and started again.
 const LEFT: u64 = 2_000;
 const HEARTBEAT: Duration = Duration::from_secs(5);

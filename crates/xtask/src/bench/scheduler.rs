@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 #[derive(clap::Args)]
 pub(crate) struct Asked {
     /// Data sets of the evaluation, each with 8,193 units; 123 are a million
-    #[arg(long, default_value_t = 123, value_parser = clap::value_parser!(u32).range(9..))]
+    #[arg(long, default_value_t = 123, value_parser = clap::value_parser!(u32).range(25..))]
     datasets: u32,
     /// Workers, each one connection
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
@@ -104,7 +104,7 @@ fn table(ours: &Value, dask: &Value) -> String {
             own("per_second") / dask_rate
         ),
         format!(
-            "| coordinator's memory, bytes a unit above a busy coordinator ({:.0} MiB) with 66 thousand \
+            "| coordinator's memory, bytes a unit above a busy coordinator ({:.0} MiB) with 197 thousand \
              | {:.0} | ≤ 100 |",
             mib("base_bytes"),
             own("bytes_per_unit")
