@@ -1,7 +1,7 @@
 //! Listening for critical errors: one thread, one subscription, all devices.
 //!
-//! Two threads of one process that waited for NVML at once, one a GPU, took a whole core between
-//! them where one takes nothing; so there is one. Nor is NVML trusted to wait.
+//! A process with two such threads, one a GPU, was seen to take a whole core where one takes nothing.
+//! Why was not looked at in the driver; so there is one thread, and NVML is not trusted to wait.
 //!
 //! Invariant: [`listen`] turns at most once in [`TURN`], whatever NVML answers, or has a device less
 //! to listen to.
