@@ -11,6 +11,7 @@
 
 use std::{
     env, fs,
+    io::{self, Write as _},
     process::ExitCode,
     sync::{
         Arc,
@@ -53,7 +54,8 @@ fn main() -> ExitCode {
         eprintln!("usage: scheduler DATASETS WORKERS");
         return ExitCode::FAILURE;
     };
-    println!("{}", measure(*datasets, *workers));
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", measure(*datasets, *workers)).unwrap();
     ExitCode::SUCCESS
 }
 

@@ -48,7 +48,7 @@ fn plan_shows_placement_bytes_and_reasons() {
     insta::assert_snapshot!(stdout(&home, &arguments));
     let json = stdout(&home, &[&arguments[..], &["--json"]].concat());
     let plan: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(plan["schema"], "orchestrator.plan/1");
+    assert_eq!(plan["schema"], "orchestrator.plan/2");
 }
 
 #[test]

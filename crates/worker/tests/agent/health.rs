@@ -20,6 +20,7 @@ use orchestrator_types::{ByteCount, DeviceId, DeviceNews, DeviceUse, XidClass};
 use orchestrator_worker::Agent;
 
 use crate::{
+    coordinator::Notes,
     executor::HANGS,
     trials,
     workplace::{Workplace, is_gone, until},
@@ -232,7 +233,13 @@ async fn without_nvml_work_goes_on() {
     kill(Pid::from_raw(workplace.executor(0)), Signal::SIGKILL).unwrap();
     until("its end", || workplace.executors().is_empty()).await;
     workplace.hand_out(1);
-    workplace.committed(1).await;
+    let ended = |notes: &mut Notes| !notes.committed.is_empty() || !notes.failed.is_empty();
+    workplace.coordinator.until("an end of unit 1", ended).await;
+    if workplace.coordinator.notes().committed.is_empty() {
+        // The agent had not seen the death yet. Now it has.
+        workplace.hand_out(2);
+        workplace.committed(2).await;
+    }
     agent.shutdown().await;
     assert_eq!(workplace.coordinator.notes().registered.len(), 1);
 }
