@@ -26,10 +26,10 @@ pub(crate) struct Asked {
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     workers: u32,
     /// Shards that dask gets, each with two tasks
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 10_000)]
     dask_shards: u32,
-    /// Workers that dask gets: a thousand in one process do not come up
-    #[arg(long, default_value_t = 100)]
+    /// Workers that dask gets: with a hundred it is many times slower
+    #[arg(long, default_value_t = 8)]
     dask_workers: u32,
     /// Binaries that are there, instead of a release build; their figures are told as such
     #[arg(long, value_name = "DIR")]
