@@ -15,9 +15,14 @@ use std::{
 };
 
 use orchestrator_coordinator::{Config, Coordinator};
-use orchestrator_proto::{Blocking, CHUNK_BYTES, connect, domain::Blob};
+use orchestrator_proto::{
+    Blocking, CHUNK_BYTES, connect,
+    domain::Blob,
+    v1::{self, coordinator_client::CoordinatorClient},
+};
 use orchestrator_types::{ByteCount, Digest};
 use orchestrator_worker::Client;
+use tonic::transport::Channel;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -43,6 +48,8 @@ fn main() -> Outcome<()> {
         tell("stage", bench.stage(&runtime)?)?;
         tell("tcp", raw(&bytes)?)?;
         tell("fetch", bench.fetch(&runtime)?)?;
+        tell("tcp", raw(&bytes)?)?;
+        tell("memory", bench.fetch_into_memory(&runtime)?)?;
         bench.forget()?;
         let digest = || {
             std::hint::black_box(Digest::of(&bytes));
@@ -107,6 +114,7 @@ fn raw(bytes: &[u8]) -> Outcome<f64> {
 
 struct Bench {
     coordinator: Coordinator,
+    channel: Channel,
     client: Client,
     blob: Blob,
     source: PathBuf,
@@ -119,10 +127,10 @@ impl Bench {
         fs::write(&source, bytes)?;
         let coordinator = Coordinator::start(Config::local(folder.join("state"))).await?;
         let channel = connect(&format!("http://{}", coordinator.address())).await?;
-        let client = Client::new(channel, Blocking::Threads);
+        let client = Client::new(channel.clone(), Blocking::Threads);
         let size_bytes = ByteCount::bytes(bytes.len() as u64);
         let blob = Blob { digest: Digest::of(bytes), size_bytes };
-        Ok(Self { coordinator, client, blob, source, target })
+        Ok(Self { coordinator, channel, client, blob, source, target })
     }
 
     fn stage(&self, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
@@ -140,5 +148,21 @@ impl Bench {
     fn fetch(&self, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
         let fetched = || Ok(runtime.block_on(self.client.fetch(self.blob.digest, &self.target))?);
         timed(|| fetched().map(drop))
+    }
+
+    /// What gRPC does without the client's digest and file.
+    fn fetch_into_memory(&self, runtime: &tokio::runtime::Runtime) -> Outcome<f64> {
+        let digest = self.blob.digest.as_bytes().to_vec();
+        let fetch = async || -> Outcome<()> {
+            let mut client = CoordinatorClient::new(self.channel.clone());
+            let request = v1::FetchRequest { digest };
+            let mut chunks = client.fetch(request).await?.into_inner();
+            let mut left = self.blob.size_bytes.as_u64();
+            while let Some(chunk) = chunks.message().await? {
+                left -= std::hint::black_box(chunk.data).len() as u64;
+            }
+            if left == 0 { Ok(()) } else { Err("a part is missing".into()) }
+        };
+        timed(|| runtime.block_on(fetch()))
     }
 }

@@ -1,8 +1,8 @@
-//! `chaos KILLS SEED FILE`: kills a running cluster again and again, and checks every run.
+//! `chaos KILLS SEED FILE [IMAGES]`: kills a running cluster again and again, and checks every run.
 //!
-//! A run is 100 images on two workers. The time between two kills is exponential with a mean of
-//! 2 s, the victim is chosen by chance; both follow from the seed. What was killed, and in which
-//! phase, is added to FILE after every kill, so that a loop that is stopped goes on where it was.
+//! A run is 100 images, or IMAGES, on two workers. The time between two kills is exponential with a
+//! mean of 2 s, the victim is chosen by chance; both follow from the seed. What was killed, and in
+//! which phase, is added to FILE after every kill, so that a loop that is stopped goes on where it was.
 //!
 //! Invariant: after every run its metrics are those of an undisturbed run, byte for byte, and every
 //! unit is committed exactly once; otherwise the loop ends with a panic that names the seed.
@@ -36,14 +36,20 @@ const PEACE: Duration = Duration::from_mins(3);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let [kills, seed, file] = arguments.as_slice() else { return usage() };
-    let (Ok(kills), Ok(seed)) = (kills.parse(), seed.parse()) else { return usage() };
-    Loop::open(kills, seed, file.into()).run();
+    let (numbers, file, images) = match arguments.as_slice() {
+        [kills, seed, file] => ([kills, seed], file, Ok(IMAGES)),
+        [kills, seed, file, images] => ([kills, seed], file, images.parse()),
+        _ => return usage(),
+    };
+    let ([Ok(kills), Ok(seed)], Ok(images)) = (numbers.map(|it| it.parse()), images) else {
+        return usage();
+    };
+    Loop::open(kills, seed, file.into(), images).run();
     ExitCode::SUCCESS
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: chaos KILLS SEED FILE");
+    eprintln!("usage: chaos KILLS SEED FILE [IMAGES]");
     ExitCode::FAILURE
 }
 
@@ -74,6 +80,8 @@ struct Loop {
     wanted: u64,
     seed: u64,
     file: PathBuf,
+    /// In each run.
+    images: usize,
     /// By victim and phase.
     done: BTreeMap<String, u64>,
     runs: u64,
@@ -81,7 +89,7 @@ struct Loop {
 }
 
 impl Loop {
-    fn open(wanted: u64, seed: u64, file: PathBuf) -> Self {
+    fn open(wanted: u64, seed: u64, file: PathBuf, images: usize) -> Self {
         let text = fs::read_to_string(&file).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let (mut done, mut runs) = (BTreeMap::new(), 0);
@@ -93,7 +101,15 @@ impl Loop {
         }
         let before: u64 = done.values().sum();
         // Not the same kills again.
-        Self { wanted, seed, file, done, runs, chance: Chance(seed ^ before.rotate_left(32)) }
+        Self {
+            wanted,
+            seed,
+            file,
+            images,
+            done,
+            runs,
+            chance: Chance(seed ^ before.rotate_left(32)),
+        }
     }
 
     fn kills(&self) -> u64 {
@@ -113,7 +129,7 @@ impl Loop {
             self.wanted,
             self.file.display()
         );
-        let expected = undisturbed();
+        let expected = undisturbed(self.images);
         while self.kills() < self.wanted {
             self.one_run(&expected);
             self.runs += 1;
@@ -126,7 +142,7 @@ impl Loop {
     /// A run that is disturbed until it ends or has had enough.
     fn one_run(&mut self, expected: &str) {
         let mut cluster = start();
-        let evaluation = small_evaluation(cluster.home(), IMAGES, "[auto]");
+        let evaluation = small_evaluation(cluster.home(), self.images, "[auto]");
         let mut submit = cluster.submit(&evaluation, &["--set", "placement.split=always"]);
         // Before, a client that finds no coordinator ends at once, as it should.
         cluster.wait_for_status("the run", |_| true);
@@ -184,9 +200,9 @@ fn start() -> Cluster {
     cluster
 }
 
-fn undisturbed() -> String {
+fn undisturbed(images: usize) -> String {
     let home = Home::default();
-    let evaluation = small_evaluation(&home, IMAGES, "[auto]");
+    let evaluation = small_evaluation(&home, images, "[auto]");
     task_metrics(&home.submit(&evaluation, &[], 0)["report"])
 }
 

@@ -24,6 +24,9 @@ pub(crate) struct Asked {
     /// Decides delays and victims; printed, so that a loop can be repeated [default: the time]
     #[arg(long)]
     seed: Option<u64>,
+    /// Images of each run; 1593 are the whole set
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1593))]
+    images: u32,
     /// Where the loop notes what it did [default: chaos.jsonl in the target folder]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -44,6 +47,7 @@ pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
     let file = asked.file.clone().unwrap_or_else(|| target.join("chaos.jsonl"));
     let mut command = Command::new(program);
     command.arg(asked.kills.to_string()).arg(seed(asked).to_string()).arg(file);
+    command.arg(asked.images.to_string());
     command.env("ORCHESTRATOR_BIN", binaries.join("orchestrator"));
     command.env("ORCHESTRATOR_EXECUTOR", binaries.join("orchestrator-executor"));
     // Progress is for whoever waits; what is kept comes on stdout.

@@ -1,7 +1,7 @@
 //! `cargo xtask bench scheduler`: units a second through the coordinator's gRPC and store, beside
 //! `dask.distributed`.
 //!
-//! The measuring process is `tests/bin/scheduler.rs`. Dask keeps nothing on disk and slows down with
+//! The measuring process is `tests/bench/scheduler.rs`. Dask keeps nothing on disk and slows down with
 //! the number of tasks, so it gets a smaller job of the same shape, which favours it.
 
 use super::python::{Python, output};
@@ -14,7 +14,7 @@ use crate::setup;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// What to run.
 #[derive(clap::Args)]
@@ -37,16 +37,21 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
-    let binaries = match &asked.binaries {
+    setup::run(checkout, false)?;
+    let cache = BuildCache::choose(checkout)?;
+    let graph = Graph::of_workspace(cache.cargo())?;
+    cache.claim(&graph)?;
+    let program = match &asked.binaries {
         Some(folder) => folder.canonicalize().context("no such folder of binaries")?,
-        None => build(checkout)?,
+        None => build(&cache, &graph)?,
     };
+    let program = program.join("orchestrator");
     let python = Python::of(checkout, "bench-dask", &["distributed==2026.8.0"])?;
-    let mut command = Command::new(binaries.join("scheduler"));
+    let mut command = cache.cargo();
+    command.args(["bench", "--package", "orchestrator-tests", "--bench", "scheduler", "--"]);
     command.args([asked.datasets.to_string(), asked.workers.to_string()]);
-    command.env("ORCHESTRATOR_BIN", binaries.join("orchestrator"));
     // No executor is ever started.
-    command.env("ORCHESTRATOR_EXECUTOR", binaries.join("orchestrator"));
+    command.env("ORCHESTRATOR_BIN", &program).env("ORCHESTRATOR_EXECUTOR", &program);
     let ours = json(&output(command.stderr(Stdio::inherit()))?)?;
     let shape = [asked.dask_shards.to_string(), asked.dask_workers.to_string()];
     let dask = json(&python.run("dask_rate.py", shape)?)?;
@@ -57,23 +62,11 @@ pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
     results::replace(checkout, "## `cargo xtask bench scheduler`", &body)
 }
 
-fn build(checkout: &Checkout) -> Result<PathBuf> {
-    setup::run(checkout, false)?;
-    let cache = BuildCache::choose(checkout)?;
-    let graph = Graph::of_workspace(cache.cargo())?;
-    cache.claim(&graph)?;
+fn build(cache: &BuildCache<'_>, graph: &Graph) -> Result<PathBuf> {
     let mut build = cache.cargo();
-    build.args([
-        "build",
-        "--release",
-        "--workspace",
-        "--bin",
-        "orchestrator",
-        "--bin",
-        "scheduler",
-    ]);
+    build.args(["build", "--release", "--package", "orchestrator-cli"]);
     if !build.status().context("cannot start cargo")?.success() {
-        bail!("the benchmark cannot be built");
+        bail!("the coordinator cannot be built");
     }
     Ok(graph.target_folder.join("release"))
 }

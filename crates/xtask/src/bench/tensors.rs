@@ -91,6 +91,7 @@ impl Figures {
             ("tcp", "raw TCP, memory to memory"),
             ("stage", "`Stage`: file, gRPC, digest, file, sync"),
             ("fetch", "`Fetch`: file, digest, gRPC, digest, file"),
+            ("memory", "`Fetch` into memory: file, gRPC"),
             ("digest", "the digest alone, one thread"),
             ("file", "the file alone, written and synced"),
         ];
@@ -106,7 +107,7 @@ impl Figures {
                 ratios[0],
                 ratios[ratios.len() - 1]
             );
-            let goal = if matches!(way, "stage" | "fetch") {
+            let goal = if matches!(way, "stage" | "fetch" | "memory") {
                 format!(" (target ≥ {TARGET})")
             } else {
                 String::new()

@@ -45,10 +45,11 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// Between two looks at the coordinator's memory.
 const LOOK: Duration = Duration::from_millis(50);
 /// One account of an executor's memory, as tiny-clip's executors tell it.
-const ACCOUNT: &[u8] = include_bytes!("../bench/account.json");
+const ACCOUNT: &[u8] = include_bytes!("account.json");
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
+    // Cargo adds `--bench`.
     let numbers: Vec<u32> = arguments.iter().filter_map(|number| number.parse().ok()).collect();
     let [datasets, workers] = numbers.as_slice() else {
         eprintln!("usage: scheduler DATASETS WORKERS");
