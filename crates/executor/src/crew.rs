@@ -62,14 +62,14 @@ fn alone<W, I, T>(
     mut collect: impl FnMut(T) -> Done<()>,
 ) -> Done<()> {
     while !attempt.is_stopped() {
-        let Some(item) = source() else { return Ok(()) };
+        let Some(item) = source() else { break };
         let done = guarded(|| work(&mut worker, item)).and_then(&mut collect);
         if done.is_err() {
             attempt.stop();
             return done;
         }
     }
-    Err(ExecuteError::Cancelled)
+    if attempt.is_stopped() { Err(ExecuteError::Cancelled) } else { Ok(()) }
 }
 
 fn labour<W, I, T>(
@@ -183,6 +183,21 @@ mod tests {
             assert!(error.message().contains("five is too much"), "{error}");
             assert!(attempt.is_stopped());
             attempt = Attempt::new(updates.clone());
+        }
+    }
+
+    #[test]
+    fn a_source_that_dries_up_because_the_attempt_stops_is_no_end() {
+        for workers in [1, 2] {
+            let (updates, _listener) = mpsc::channel(1);
+            let attempt = Attempt::new(updates);
+            // As decoders leave a channel without senders when they see that.
+            let source = || {
+                attempt.stop();
+                None::<usize>
+            };
+            let result = spread(&attempt, vec![(); workers], &source, &|(), _| Ok(()), |()| Ok(()));
+            assert!(matches!(result, Err(ExecuteError::Cancelled)), "{workers} workers");
         }
     }
 

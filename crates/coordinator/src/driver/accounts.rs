@@ -48,7 +48,7 @@ impl Accounts {
         store: &Store,
     ) -> Result<(), StoreError> {
         for (key, samples) in std::mem::take(&mut self.fresh) {
-            let Some(life) = self.lives.get(&key).cloned() else { continue };
+            let life = self.lives[&key].clone();
             let row = AccountRow { slice: key.0, committed_unix_ms: at_unix_ms, life };
             store.account(run, &row, &samples)?;
         }

@@ -391,8 +391,9 @@ impl ActiveRun {
             text_blobs: self.inputs(text_units).map(|(_, digest)| digest).collect(),
             image_blobs: self
                 .inputs(image_units)
-                .filter_map(|(unit, digest)| {
-                    self.run.plan().units.image_shard(unit).map(|shard| (shard, digest))
+                .map(|(unit, digest)| {
+                    let shard = self.run.plan().units.image_shard(unit);
+                    (shard.expect("image ranges hold image units only"), digest)
                 })
                 .collect(),
         }
