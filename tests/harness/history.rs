@@ -58,6 +58,12 @@ impl History {
         open.into_values().collect()
     }
 
+    /// Whether this attempt is over and brought nothing. A silent worker loses its units to
+    /// whichever ends first, its session or the lease of a unit that it never spoke of.
+    pub fn has_lost(&self, lease: &Lease) -> bool {
+        !self.open().contains(lease) && !self.is_committed(lease.unit)
+    }
+
     /// Whether this unit has a result.
     pub fn is_committed(&self, unit: u64) -> bool {
         self.of_kind("unit_committed").any(|event| event["unit"] == unit)
@@ -114,6 +120,9 @@ mod tests {
         let open: Vec<u64> = history.open().iter().map(|lease| lease.token).collect();
         assert_eq!((open, history.attempts(1)), (vec![3], 2));
         assert!(history.is_committed(0) && !history.is_committed(1));
+        let lease = |unit, token| Lease { unit, attempt: 1, token, slice: "a.0".to_owned() };
+        assert!(history.has_lost(&lease(1, 2)), "another took its place");
+        assert!(!history.has_lost(&lease(1, 3)) && !history.has_lost(&lease(0, 1)));
         assert!(history.miscount(3).unwrap().contains("[0, 2]"));
     }
 

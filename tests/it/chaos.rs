@@ -273,7 +273,7 @@ fn an_agent_that_is_stopped_for_two_leases_is_lost_and_comes_back() {
     let stopped = Instant::now();
     scene.cluster.start_worker("b");
     scene.cluster.continue_executors("a");
-    scene.cluster.wait_for_history("the loss", |history| history.count("worker_lost") == 1);
+    scene.cluster.wait_for_history("the loss", |history| history.has_lost(&lease));
     thread::sleep((LEASE * 2).saturating_sub(stopped.elapsed()));
     let agent = scene.cluster.worker_pid("a");
     go_on(agent);
@@ -301,7 +301,7 @@ fn a_slow_and_cutting_network_costs_time_and_nothing_else() {
         scene.proxy.hold(way);
     }
     scene.cluster.continue_executors("a");
-    scene.cluster.wait_for_history("the loss", |history| history.count("worker_lost") >= 1);
+    scene.cluster.wait_for_history("the loss", |history| history.has_lost(&lease));
     for way in [Way::Up, Way::Down] {
         scene.proxy.let_go(way);
         scene.proxy.delay(way, Duration::from_millis(20));

@@ -66,8 +66,7 @@ fn needs_root_a_host_that_is_cut_off_is_fenced_and_comes_back() {
     for worker in &hosts[1..] {
         cluster.continue_executors(worker);
     }
-    cluster.wait_for_history("the loss", |history| history.count("worker_lost") == 1);
-    assert!(!cluster.history().open().contains(&lease));
+    cluster.wait_for_history("the loss", |history| history.has_lost(&lease));
     cluster.network().connect(&worker);
     let ended = document(submit, 0);
 
