@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use orchestrator_spec::Override;
+use orchestrator_tls::Role;
 use orchestrator_worker::DataRoot;
 
 use crate::devices::DeviceChoice;
@@ -89,6 +90,9 @@ pub(crate) enum Verb {
     /// the environment, then `--config`, then the defaults.
     #[command(after_help = EXIT_CODES)]
     Worker(service::Worker),
+    /// Make certificates, for development and for clusters without an authority of their own
+    #[command(subcommand)]
+    Certs(Certs),
     /// Print the JSON schema of eval.yaml, for editors
     Schema,
     /// Print a completion script for a shell
@@ -98,6 +102,52 @@ pub(crate) enum Verb {
     },
     /// Print the version
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Certs {
+    /// Make an authority and certificates for a coordinator, workers, clients and admins
+    ///
+    /// Writes DIR/ca and DIR/coordinator, DIR/worker, DIR/client, DIR/admin; each of the four is what
+    /// `--tls` takes. Keys are for their owner only. Keep DIR/ca away from the cluster: who has it
+    /// can make certificates.
+    Init {
+        /// A new folder
+        #[arg(value_name = "DIR", default_value = "certs")]
+        folder: PathBuf,
+        /// A name or address by which the coordinator is called, beside those of this machine; may
+        /// repeat
+        #[arg(long = "host", value_name = "NAME")]
+        hosts: Vec<String>,
+        /// For how many days the certificates hold; the authority holds ten times as long
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+    },
+    /// Make one more certificate, or renew one in its place
+    ///
+    /// The role is coordinator, worker, client or admin. Services read a renewed certificate without
+    /// a restart, and keep their sessions: those belong to the role and name, not to the key.
+    Issue {
+        /// The folder that `certs init` made, with the authority in DIR/ca
+        #[arg(long, value_name = "DIR", default_value = "certs")]
+        authority: PathBuf,
+        /// coordinator, worker, client or admin
+        role: Role,
+        /// Whose certificate it is, for example alice
+        name: String,
+        /// Folder of the three files [default: DIR/NAME]
+        #[arg(long, value_name = "DIR")]
+        output: Option<PathBuf>,
+        /// A name or address by which a coordinator is called; may repeat
+        #[arg(long = "host", value_name = "NAME")]
+        hosts: Vec<String>,
+        /// For how many days it holds
+        #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+        /// Put it into the place of an older one of the same role and name
+        #[arg(long)]
+        replace: bool,
+    },
 }
 
 /// An evaluation file and what the command line changes in it.
@@ -134,9 +184,13 @@ pub(crate) struct Device {
 /// Which coordinator is asked.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Cluster {
-    /// Ask this coordinator, for example http://127.0.0.1:7070, and not this machine
+    /// Ask this coordinator, for example http://127.0.0.1:7070 or https://HOST:7070, and not this
+    /// machine
     #[arg(long, value_name = "URL", env = "ORCHESTRATOR_COORDINATOR", hide_env_values = true)]
     pub(crate) coordinator: Option<String>,
+    /// Folder with tls.crt, tls.key and ca.crt, for a coordinator at https://…
+    #[arg(long, value_name = "DIR", env = "ORCHESTRATOR_TLS", hide_env_values = true)]
+    pub(crate) tls: Option<PathBuf>,
 }
 
 /// Where data lies.

@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{ClusterView, Recorded, RunLine, RunStatus};
 use orchestrator_proto::{
     BUILD, CONTROL_TIMEOUT, ConnectError, MESSAGE_LIMIT_BYTES, PROTOCOL_VERSION, Refusal,
-    RefusalCode,
+    RefusalCode, connect_by,
     v1::{self, coordinator_client::CoordinatorClient, inspector_client::InspectorClient},
 };
 use orchestrator_types::RunId;
@@ -21,6 +21,7 @@ use tonic::{Code, Response, Status, transport::Channel};
 use crate::{
     args,
     exit::{Exit, Failure},
+    target::Target,
 };
 
 /// The first answer comes within this, or the coordinator counts as unreachable.
@@ -56,51 +57,48 @@ impl From<Status> for CallError {
     }
 }
 
-/// The address that the command line or the environment names.
-pub(crate) fn url(cluster: &args::Cluster) -> Option<&str> {
-    cluster.coordinator.as_deref().filter(|url| !url.is_empty())
-}
-
-/// The address with its scheme.
-pub(crate) fn address(url: &str) -> Result<String, Failure> {
-    let url = url.trim_end_matches('/');
-    if url.starts_with("https://") {
-        let message = format!("{url}: TLS is not built yet; write http://");
-        return Err(Failure::usage(anyhow!(message)));
-    }
-    Ok(if url.contains("://") { url.to_owned() } else { format!("http://{url}") })
+/// The coordinator that the command line or the environment names.
+pub(crate) fn target(cluster: &args::Cluster) -> Result<Option<Target>, Failure> {
+    let url = cluster.coordinator.as_deref().filter(|url| !url.is_empty());
+    let tls = cluster.tls.as_deref().filter(|folder| !folder.as_os_str().is_empty());
+    url.map(|url| Target::new(url, tls)).transpose()
 }
 
 /// A coordinator that has answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
-    pub(crate) address: String,
+    pub(crate) target: Target,
     pub(crate) client: CoordinatorClient<Channel>,
     inspector: InspectorClient<Channel>,
 }
 
 impl Cluster {
     /// Connects, and makes sure that both speak the same protocol.
-    pub(crate) async fn reach(url: &str) -> Result<Self, Failure> {
-        let address = address(url)?;
-        let met = timeout(FIRST_CONTACT, Self::meet(address.clone())).await;
-        met.unwrap_or_else(|_| {
-            let waited = FIRST_CONTACT.as_secs_f64();
-            Err(unreachable(anyhow!("no answer from {address} within {waited} s"), &address))
-        })
+    pub(crate) async fn reach(target: &Target) -> Result<Self, Failure> {
+        let met = timeout(FIRST_CONTACT, Self::meet(target.clone())).await;
+        let cluster = met.unwrap_or_else(|_| {
+            let (address, waited) = (&target.address, FIRST_CONTACT.as_secs_f64());
+            Err(unreachable(anyhow!("no answer from {address} within {waited} s"), address))
+        })?;
+        if let Some(tls) = &target.tls {
+            // A run may take longer than a certificate holds. Ends with the runtime.
+            tokio::spawn(tls.credentials.clone().renew());
+        }
+        Ok(cluster)
     }
 
-    async fn meet(address: String) -> Result<Self, Failure> {
-        let channel = orchestrator_proto::connect(&address).await.map_err(|error| match error {
+    async fn meet(target: Target) -> Result<Self, Failure> {
+        let address = &target.address;
+        let channel = connect_by(&target.dial(), address).await.map_err(|error| match error {
             ConnectError::Address(_) => Failure::usage(error),
-            ConnectError::Unreachable { .. } => unreachable(error.into(), &address),
+            ConnectError::Unreachable { .. } => unreachable(error.into(), address),
         })?;
         let cluster = Self {
             client: CoordinatorClient::new(channel.clone())
                 .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
                 .max_encoding_message_size(MESSAGE_LIMIT_BYTES),
             inspector: InspectorClient::new(channel).max_decoding_message_size(MESSAGE_LIMIT_BYTES),
-            address,
+            target,
         };
         cluster.same_protocol().await?;
         Ok(cluster)
@@ -121,12 +119,12 @@ impl Cluster {
                 let message = format!(
                     "what answers at {} is no coordinator, or one of another release; is the \
                      address right?",
-                    self.address
+                    self.target.address
                 );
                 Err(Failure::new(Exit::Unreachable, anyhow!(message)))
             }
             Err(error) => Err(if error.broken {
-                unreachable(error.into(), &self.address)
+                unreachable(error.into(), &self.target.address)
             } else {
                 failed(error)
             }),
@@ -174,7 +172,7 @@ impl Cluster {
         if run == "last" {
             let last = self.runs().await.map_err(failed)?.pop();
             return last.map(|line| line.run).ok_or_else(|| {
-                missing(format!("{} has no run yet; start one with `submit`", self.address))
+                missing(format!("{} has no run yet; start one with `submit`", self.target.address))
             });
         }
         run.parse().map_err(|_| {
@@ -218,10 +216,12 @@ fn read<T: DeserializeOwned>(document: &[u8]) -> Result<T, CallError> {
 }
 
 fn unreachable(error: anyhow::Error, address: &str) -> Failure {
+    let advice = orchestrator_tls::advice(error.as_ref()).unwrap_or(
+        "is it running, and is the address right? `orchestrator coordinator` starts one; one with \
+         certificates is called by https:// and with --tls",
+    );
     let error = error.context(format!("the coordinator at {address} cannot be reached"));
-    Failure::new(Exit::Unreachable, error).advise(
-        "is it running, and is the address right? `orchestrator coordinator` starts one".into(),
-    )
+    Failure::new(Exit::Unreachable, error).advise(advice.to_owned())
 }
 
 /// A call's error on its way to the user.
@@ -229,7 +229,7 @@ pub(crate) fn failed(error: CallError) -> Failure {
     let exit = match error.refusal.code {
         RefusalCode::DoesNotFit => Exit::DoesNotFit,
         RefusalCode::Invalid => Exit::BadEvaluation,
-        RefusalCode::NotFound => Exit::Usage,
+        RefusalCode::NotFound | RefusalCode::Denied => Exit::Usage,
         RefusalCode::Unavailable | RefusalCode::Overloaded | RefusalCode::TooSlow
             if error.broken =>
         {
@@ -246,11 +246,11 @@ pub(crate) fn failed(error: CallError) -> Failure {
 
 /// For verbs that ask a coordinator one thing.
 pub(crate) fn ask<T>(
-    url: &str,
+    target: &Target,
     question: impl AsyncFnOnce(Cluster) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     crate::runtime::run(async {
-        let cluster = Cluster::reach(url).await?;
+        let cluster = Cluster::reach(target).await?;
         question(cluster).await
     })
 }
@@ -295,16 +295,5 @@ mod tests {
         assert_eq!(asked(&[busy; 7]).await, Err((RefusalCode::TooSlow, true)));
         let error = CallError::from(Status::from(Refusal::new(RefusalCode::Overloaded, "no")));
         assert!(error.broken, "who submits or watches goes on trying");
-    }
-
-    #[test]
-    fn an_address_may_leave_out_its_scheme() {
-        let shown = |url| address(url).map_err(|failure| failure.text());
-        assert_eq!(shown("127.0.0.1:7070"), Ok("http://127.0.0.1:7070".to_owned()));
-        assert_eq!(shown("http://host:7070/"), Ok("http://host:7070".to_owned()));
-        assert_eq!(
-            shown("https://host"),
-            Err("https://host: TLS is not built yet; write http://".to_owned())
-        );
     }
 }

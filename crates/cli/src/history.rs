@@ -16,8 +16,8 @@ use crate::{
 const PAGE: u32 = 1_000;
 
 pub(crate) fn logs(arguments: &args::Logs) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return cluster::ask(url, async |cluster| {
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return cluster::ask(&target, async |cluster| {
             let run = cluster.find(&arguments.run).await?;
             let mut after = 0;
             loop {

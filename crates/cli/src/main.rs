@@ -7,6 +7,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
+mod certs;
 mod check;
 mod cluster;
 mod devices;
@@ -39,6 +40,7 @@ mod state;
 mod status;
 mod streams;
 mod submit;
+mod target;
 mod watch;
 
 use std::process::ExitCode;
@@ -81,6 +83,7 @@ fn run(verb: Verb, verbose: u8) -> Result<Exit, Failure> {
         Verb::Runs(runs) => runs::runs(&runs),
         Verb::Status(status) => status::status(&status),
         Verb::Report(report) => runs::report(&report),
+        Verb::Certs(certs) => certs::certs(&certs),
         Verb::Schema => print_line(
             &serde_json::to_string_pretty(&orchestrator_spec::schema())
                 .expect("a schema is always valid JSON"),

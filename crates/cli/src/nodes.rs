@@ -69,8 +69,8 @@ struct Usage {
 }
 
 pub(crate) fn nodes(arguments: &args::Nodes) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return workers::nodes(arguments, url);
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return workers::nodes(arguments, &target);
     }
     let local::Machine { inventory, gpus, reasons } = local::machine(1, &DeviceChoice::Auto)?;
     let stored = State::of_user()?.runs()?;

@@ -32,8 +32,10 @@ pub(crate) fn moment(unix_ms: i64) -> String {
 }
 
 pub(crate) fn runs(arguments: &args::Runs) -> Result<Exit, Failure> {
-    let lines = match cluster::url(&arguments.cluster) {
-        Some(url) => cluster::ask(url, async |cluster| cluster.runs().await.map_err(failed))?,
+    let lines = match cluster::target(&arguments.cluster)? {
+        Some(target) => {
+            cluster::ask(&target, async |cluster| cluster.runs().await.map_err(failed))?
+        }
         None => State::of_user()?.runs()?.iter().map(Stored::line).collect(),
     };
     let shown = |line: RunLine| Shown { submitted: moment(line.created_unix_ms), line };
@@ -62,8 +64,8 @@ fn render(runs: Vec<Shown>) -> String {
 }
 
 pub(crate) fn report(arguments: &args::Report) -> Result<Exit, Failure> {
-    let document = if let Some(url) = cluster::url(&arguments.cluster) {
-        cluster::ask(url, async |cluster| {
+    let document = if let Some(target) = cluster::target(&arguments.cluster)? {
+        cluster::ask(&target, async |cluster| {
             let run = cluster.find(&arguments.run).await?;
             let report = cluster::report(&cluster, &run).await;
             report.map_err(|error| match error.downcast::<CallError>() {

@@ -23,8 +23,8 @@ struct Status {
 }
 
 pub(crate) fn status(arguments: &args::Status) -> Result<Exit, Failure> {
-    let status = match cluster::url(&arguments.cluster) {
-        Some(url) => cluster::ask(url, async |cluster| {
+    let status = match cluster::target(&arguments.cluster)? {
+        Some(target) => cluster::ask(&target, async |cluster| {
             let run = cluster.find(&arguments.run).await?;
             cluster.status(&run).await.map_err(failed)
         })?,

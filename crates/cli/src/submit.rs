@@ -31,8 +31,8 @@ use crate::{
 
 /// Runs an evaluation from its file to its run folder.
 pub(crate) fn submit(arguments: &args::Submit) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return cluster::run::submit(arguments, url);
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return cluster::run::submit(arguments, &target);
     }
     if arguments.detach {
         let message = "`--detach` leaves the run to a coordinator; name one with `--coordinator`";
@@ -86,8 +86,8 @@ fn worth_starting(inventory: Inventory, checked: &Checked) -> Inventory {
 
 /// Goes on with a run.
 pub(crate) fn resume(arguments: &args::Resume) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return cluster::run::resume(arguments, url);
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return cluster::run::resume(arguments, &target);
     }
     let stored = State::of_user()?.find(&arguments.run)?;
     let run = stored.summary.id.clone();

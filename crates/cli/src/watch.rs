@@ -14,17 +14,18 @@ use crate::{
     exit::{Exit, Failure},
     finish, print_line, runs, runtime, say,
     state::{State, Stored},
+    target::Target,
 };
 
 pub(crate) fn watch(arguments: &args::Watch) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return cluster::run::watch(arguments, url);
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return cluster::run::watch(arguments, &target);
     }
     let state = State::of_user()?;
     let stored = state.find(&arguments.run)?;
     if stored.is_going_on() {
         let run = args::Watch { run: stored.summary.id.to_string(), ..arguments.clone() };
-        return cluster::run::watch(&run, &address(&stored)?);
+        return cluster::run::watch(&run, &Target::local(address(&stored)?));
     }
     let (run, end) = (&stored.summary.id, stored.summary.state);
     if end == RunState::Running {
@@ -39,16 +40,16 @@ pub(crate) fn watch(arguments: &args::Watch) -> Result<Exit, Failure> {
 }
 
 pub(crate) fn cancel(arguments: &args::Cancel) -> Result<Exit, Failure> {
-    if let Some(url) = cluster::url(&arguments.cluster) {
-        return cluster::ask(url, async |cluster| {
+    if let Some(target) = cluster::target(&arguments.cluster)? {
+        return cluster::ask(&target, async |cluster| {
             cluster::run::cancel(cluster, &arguments.run).await
         });
     }
     let stored = State::of_user()?.find(&arguments.run)?;
     let run = stored.summary.id.to_string();
     if stored.is_going_on() {
-        let address = address(&stored)?;
-        return cluster::ask(&address, async |cluster| cluster::run::cancel(cluster, &run).await);
+        let target = Target::local(address(&stored)?);
+        return cluster::ask(&target, async |cluster| cluster::run::cancel(cluster, &run).await);
     }
     if stored.summary.state != RunState::Running {
         say(format_args!("run {run} has ended already: {}", stored.line().state));
@@ -62,8 +63,9 @@ async fn cancel_interrupted(stored: Stored) -> Result<Exit, Failure> {
     let Stored { summary, folder, reader: _ } = stored;
     let coordinator = Coordinator::start(Config::local(folder)).await;
     let coordinator = coordinator.context("failed to open the run's store")?;
+    let target = Target::local(format!("http://{}", coordinator.address()));
     let cancelled = async {
-        let cluster = Cluster::reach(&format!("http://{}", coordinator.address())).await?;
+        let cluster = Cluster::reach(&target).await?;
         cluster::run::cancel(cluster, summary.id.as_str()).await
     };
     let cancelled = cancelled.await;

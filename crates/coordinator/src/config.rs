@@ -7,6 +7,7 @@ use std::{
 };
 
 use orchestrator_proto::Blocking;
+use orchestrator_tls::Credentials;
 
 use crate::{blobs::BlobPlace, calls::CallLimits};
 
@@ -17,8 +18,13 @@ pub struct Config {
     pub state: PathBuf,
     /// Where to listen; port 0 = any free one.
     pub listen: SocketAddr,
-    /// Where to serve HTTP for probes and metrics; none: nowhere. Port 0 = any free one.
+    /// Where to serve HTTP for probes and metrics, beyond this machine only with `tls` around it; none:
+    /// nowhere. Port 0 = any free one.
     pub http: Option<SocketAddr>,
+    /// Who we are and whom we believe; none: nothing is encrypted, and nobody told apart.
+    pub tls: Option<Credentials>,
+    /// Whether calls that change something are also noted in the state folder.
+    pub audit: bool,
     /// Whether gRPC reflection tells callers which services there are.
     pub reflection: bool,
     /// Build that workers must have, so that one run is never computed by two.
@@ -58,6 +64,8 @@ impl Config {
             state,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             http: None,
+            tls: None,
+            audit: false,
             reflection: false,
             build: orchestrator_proto::BUILD.to_owned(),
             expected_slices: 1,

@@ -89,6 +89,8 @@ pub(crate) struct Settings {
     pub stragglers: Stragglers,
     /// For how long runs wait when no worker is left at all.
     pub no_worker_ms: u64,
+    /// Whether other machines may call, and nothing is encrypted.
+    pub insecure: bool,
 }
 
 /// See the module's documentation.
@@ -258,8 +260,8 @@ impl Driver {
                 self.outbox.reply(reply, answer);
                 Ok(())
             }
-            Request::Cancel(run, reply) => {
-                let answer = self.cancel(&run)?;
+            Request::Cancel(run, by, reply) => {
+                let answer = self.cancel(&run, &by)?;
                 self.outbox.reply(reply, answer);
                 Ok(())
             }

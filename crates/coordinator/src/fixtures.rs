@@ -101,6 +101,7 @@ pub(crate) fn submitted(request_id: &str, inventory: &Inventory) -> Submitted {
     let submission = Submission {
         id: crate::fresh_name(),
         request_id: request_id.into(),
+        owner: None,
         name: evaluation.name.clone(),
         build: orchestrator_proto::BUILD.to_owned(),
         units: u32::try_from(plan.units.len()).unwrap(),

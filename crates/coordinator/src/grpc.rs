@@ -23,6 +23,8 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    access::Caller,
+    audit::Audit,
     blobs::Blobs,
     calls::Place,
     driver::{
@@ -48,6 +50,7 @@ const MOST_LEASES: u32 = 64;
 pub(crate) struct Handlers {
     pub driver: DriverHandle,
     pub blobs: Arc<Blobs>,
+    pub audit: Audit,
     pub pause: Pause,
     pub results: Arc<Results>,
     pub live: broadcast::Sender<Arc<Live>>,
@@ -78,15 +81,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
     type FetchStream = Outgoing<v1::BlobChunk>;
 
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Answer<v1::SubmitReply> {
-        let wait = self.slice_wait + CONTROL_TIMEOUT;
-        let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
-        let request = request.into_inner();
-        let build = self.build.clone();
-        let planning = self.blocking.run(move || submit::planned(request, &inventory, build));
-        let planned = planning.await.map_err(Refusal::from)??;
-        let submitted = Box::new(planned);
-        let ask = |reply| driver::Request::Submit(submitted, reply);
-        let (run, units) = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let caller = Caller::of(&request);
+        let submitted = self.submitted(request.into_inner(), caller.name()).await;
+        let subject = match &submitted {
+            Ok((run, _)) => format!("run {run}"),
+            Err(_) => "no run".to_owned(),
+        };
+        self.audit.note(&caller, "submit", &subject, &submitted).await;
+        let (run, units) = submitted?;
         Ok(Response::new(v1::SubmitReply { run: run.into(), units }))
     }
 
@@ -106,20 +108,28 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Answer<v1::ResumeReply> {
-        let run = name(&request.into_inner().run)?;
+        let by = Caller::of(&request);
+        let run: RunId = name(&request.into_inner().run)?;
         // The driver judges the slices: a run of which nothing is open needs none.
         let wait = self.slice_wait + CONTROL_TIMEOUT;
         drop(self.driver.ask(wait, driver::Request::Inventory).await);
         let lost = self.lost_blobs(&run).await?;
-        let ask = |reply| driver::Request::Resume(Resumption { run, lost }, reply);
-        let Resumed { committed, units, after } = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let (subject, call) = (format!("run {run}"), Resumption { run, by: by.clone(), lost });
+        let ask = |reply| driver::Request::Resume(call, reply);
+        let resumed = self.driver.ask(CONTROL_TIMEOUT, ask).await;
+        self.audit.note(&by, "resume", &subject, &resumed).await;
+        let Resumed { committed, units, after } = resumed?;
         Ok(Response::new(v1::ResumeReply { committed, units, after }))
     }
 
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Answer<v1::CancelReply> {
-        let run = name(&request.into_inner().run)?;
-        let ask = |reply| driver::Request::Cancel(run, reply);
-        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let by = Caller::of(&request);
+        let run: RunId = name(&request.into_inner().run)?;
+        let (subject, caller) = (format!("run {run}"), by.clone());
+        let ask = |reply| driver::Request::Cancel(run, caller, reply);
+        let cancelled = self.driver.ask(CONTROL_TIMEOUT, ask).await;
+        self.audit.note(&by, "cancel", &subject, &cancelled).await;
+        cancelled?;
         Ok(Response::new(v1::CancelReply {}))
     }
 
@@ -139,11 +149,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {
-        let worker = self.registration(request.into_inner())?;
+        let caller = Caller::of(&request);
+        let worker = self.registration(request.into_inner(), &caller)?;
         let protocol = PROTOCOL_VERSION;
+        let subject = format!("worker {}, session {}", worker.node, worker.session);
         let ask = |reply| driver::Request::Register(worker, reply);
-        let Registered { epoch, keep, heartbeat_ms, lease_ms } =
-            self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let registered = self.driver.ask(CONTROL_TIMEOUT, ask).await;
+        self.audit.note(&caller, "register", &subject, &registered).await;
+        let Registered { epoch, keep, heartbeat_ms, lease_ms } = registered?;
         let keep = keep.into_iter().map(|token| token.0).collect();
         Ok(Response::new(v1::RegisterReply { protocol, epoch, heartbeat_ms, lease_ms, keep }))
     }
@@ -152,13 +165,15 @@ impl v1::coordinator_server::Coordinator for Handlers {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Answer<v1::HeartbeatReply> {
+        let caller = Caller::of(&request);
         let v1::HeartbeatRequest { session, attempts } = request.into_inner();
         let report = |v1::AttemptProgress { token, done, total }| AttemptReport {
             token: FencingToken(token),
             done,
             total,
         };
-        let (session, attempts) = (name(&session)?, attempts.into_iter().map(report).collect());
+        let session = caller.session(&session)?;
+        let attempts = attempts.into_iter().map(report).collect();
         let ask = |reply| driver::Request::Heartbeat(session, attempts, reply);
         let revoked = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
         let revoked = revoked.into_iter().map(|token| token.0).collect();
@@ -166,9 +181,10 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn lease(&self, request: Request<v1::LeaseRequest>) -> Answer<v1::LeaseReply> {
+        let caller = Caller::of(&request);
         let v1::LeaseRequest { session, slice, request_id, wait_ms, count } = request.into_inner();
         let wait_ms = wait_ms.min(LONGEST_WAIT_MS).into();
-        let (session, slice) = (name(&session)?, name(&slice)?);
+        let (session, slice) = (caller.session(&session)?, name(&slice)?);
         let count = count.min(MOST_LEASES);
         let call = LeaseCall { session, slice, request_id, wait_ms, count };
         let ask = |reply| driver::Request::Lease(call, reply);
@@ -195,8 +211,9 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
+        let caller = Caller::of(&request);
         let v1::CommitRequest { session, finished } = request.into_inner();
-        let session = name(&session)?;
+        let session = caller.session(&session)?;
         // One wrong result does not hold up the others.
         let mut read = Vec::with_capacity(finished.len());
         for one in finished.into_iter().map(read_finished) {
@@ -216,15 +233,20 @@ impl v1::coordinator_server::Coordinator for Handlers {
     }
 
     async fn goodbye(&self, request: Request<v1::GoodbyeRequest>) -> Answer<v1::GoodbyeReply> {
+        let caller = Caller::of(&request);
         let v1::GoodbyeRequest { session, reason } = request.into_inner();
-        let session = name(&session)?;
+        let session = caller.session(&session)?;
+        let subject = format!("session {session}");
         let ask = |reply| driver::Request::Goodbye(session, reason, reply);
-        self.driver.ask(CONTROL_TIMEOUT, ask).await?;
+        let left = self.driver.ask(CONTROL_TIMEOUT, ask).await;
+        self.audit.note(&caller, "goodbye", &subject, &left).await;
+        left?;
         Ok(Response::new(v1::GoodbyeReply {}))
     }
 
     async fn fail(&self, request: Request<v1::FailRequest>) -> Answer<v1::FailReply> {
-        let failed = failed(request.into_inner())?;
+        let caller = Caller::of(&request);
+        let failed = failed(request.into_inner(), &caller)?;
         let ask = |reply| driver::Request::Fail(failed, reply);
         self.driver.ask(CONTROL_TIMEOUT, ask).await?;
         Ok(Response::new(v1::FailReply {}))
@@ -240,13 +262,32 @@ impl v1::coordinator_server::Coordinator for Handlers {
 }
 
 impl Handlers {
+    /// Plans, stores and starts a run.
+    async fn submitted(
+        &self,
+        request: v1::SubmitRequest,
+        owner: Option<String>,
+    ) -> Result<(RunId, u32), Refusal> {
+        let wait = self.slice_wait + CONTROL_TIMEOUT;
+        let inventory = self.driver.ask(wait, driver::Request::Inventory).await?;
+        let build = self.build.clone();
+        let planning = move || submit::planned(request, &inventory, build, owner);
+        let planned = self.blocking.run(planning).await.map_err(Refusal::from)??;
+        let ask = |reply| driver::Request::Submit(Box::new(planned), reply);
+        self.driver.ask(CONTROL_TIMEOUT, ask).await
+    }
+
     /// Blobs of a run that its results need and that are gone or damaged.
     async fn lost_blobs(&self, run: &RunId) -> Result<BTreeSet<Digest>, Refusal> {
         lost::blobs(self.blocking, &self.state, &self.blobs, run).await
     }
 
     /// Refuses a worker that would speak or compute differently.
-    fn registration(&self, request: v1::RegisterRequest) -> Result<Registration, Refusal> {
+    fn registration(
+        &self,
+        request: v1::RegisterRequest,
+        caller: &Caller,
+    ) -> Result<Registration, Refusal> {
         let v1::RegisterRequest {
             protocol_min,
             protocol_max,
@@ -289,7 +330,8 @@ impl Handlers {
             Some((slice?.offer(node.clone()).ok()?, reason))
         });
         let withdrawn = withdrawn.collect();
-        Ok(Registration { session: name(&session)?, node, slices, libtorch, held, withdrawn })
+        let (session, identity) = (caller.session(&session)?, caller.name());
+        Ok(Registration { session, identity, node, slices, libtorch, held, withdrawn })
     }
 
     /// A result whose blob is here, or what is wrong with it. An error of the disk is neither.
@@ -352,13 +394,13 @@ fn answer(outcome: CommitOutcome) -> v1::CommitAnswer {
     v1::CommitAnswer { outcome: outcome.into(), problem }
 }
 
-fn failed(request: v1::FailRequest) -> Result<FailedUnit, Refusal> {
+fn failed(request: v1::FailRequest, caller: &Caller) -> Result<FailedUnit, Refusal> {
     let v1::FailRequest { session, run, unit: _, token, failure } = request;
     let missing = || Refusal::new(RefusalCode::Invalid, "a failure needs a class and a message");
     let v1::Failure { class, message } = failure.ok_or_else(missing)?;
     let class = v1::FailureClass::try_from(class).map_err(|_| missing())?;
     Ok(FailedUnit {
-        session: name(&session)?,
+        session: caller.session(&session)?,
         run: name(&run)?,
         token: FencingToken(token),
         class: FailureClass::try_from(class)?,

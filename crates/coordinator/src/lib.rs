@@ -12,6 +12,8 @@
 //! Absent on purpose: YAML, datasets, placement maths, transitions of units (`spec`, `data`,
 //! `plan`, `run`).
 
+mod access;
+mod audit;
 mod blobs;
 mod calls;
 mod clock;

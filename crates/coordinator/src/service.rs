@@ -7,6 +7,7 @@ use orchestrator_proto::{
     v1::{coordinator_server::CoordinatorServer, inspector_server::InspectorServer},
 };
 use orchestrator_run::Stragglers;
+use orchestrator_tls::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
@@ -19,6 +20,8 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::server::Connected;
 
 use crate::{
+    access::Access,
+    audit::Audit,
     blobs::{BlobError, Blobs},
     calls::Admission,
     clock::{Clock, SystemClock},
@@ -56,6 +59,9 @@ pub enum StartError {
         #[source]
         source: std::io::Error,
     },
+    /// Calls that change something could not be noted.
+    #[error("cannot write audit.jsonl in the state folder")]
+    Audit(#[source] std::io::Error),
     /// See [`Defect`].
     #[error(transparent)]
     Defect(#[from] Defect),
@@ -95,7 +101,13 @@ impl Coordinator {
         let listen = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
-        Self::serve_on(TcpListenerStream::new(listener), address, config, clock).await
+        match config.tls.clone() {
+            None => Self::serve_on(TcpListenerStream::new(listener), address, config, clock).await,
+            Some(tls) => {
+                let incoming = Incoming::grpc(listener, tls).map_err(listen)?;
+                Self::serve_on(incoming, address, config, clock).await
+            }
+        }
     }
 
     /// Opens the store and serves whoever comes in by `incoming`, where `address` is ours. For
@@ -117,14 +129,20 @@ impl Coordinator {
             None => None,
             Some(address) => {
                 let listen = |source| StartError::Listen { address, source };
-                Some(http::listen(address).await.map_err(listen)?)
+                Some(http::listen(address, config.tls.clone()).await.map_err(listen)?)
             }
         };
         let (told, _) = broadcast::channel(LIVE_EVENTS);
+        let certified = config.tls.is_some();
         let life = Life::default();
         let pause = Pause::default();
         let (requests, receiver) = handle(life.clone(), pause.clone());
         let (driver, blobs) = open(&config, clock.clone(), told.clone(), pause.clone()).await?;
+        let audit = if config.audit {
+            Audit::open(&config.state, config.blocking).map_err(StartError::Audit)?
+        } else {
+            Audit::none(config.blocking)
+        };
         let metrics = Metrics::default();
         let (tasks, blobs) = (TaskTracker::new(), Arc::new(blobs));
         let driver = driver.measured(metrics.clone());
@@ -145,6 +163,7 @@ impl Coordinator {
             driver: requests,
             results: Arc::new(Results::new(config.state.clone(), Arc::clone(&blobs))),
             blobs,
+            audit: audit.clone(),
             pause: pause.clone(),
             live: told,
             state: config.state.clone(),
@@ -166,6 +185,7 @@ impl Coordinator {
             handlers,
             looks,
             reflection: config.reflection,
+            access: Access::new(certified, audit),
             admission: Admission::new(config.calls, metrics.clone()),
             connection_age: config.connection_age,
         };
@@ -174,6 +194,15 @@ impl Coordinator {
             tasks.spawn(http::serve(listener, metrics, life.clone()));
             address
         });
+        if let Some(tls) = config.tls.clone() {
+            let stopped = life.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = tls.renew() => {}
+                    () = stopped.stop().cancelled() => {}
+                }
+            });
+        }
         Ok(Self { address, http, life, pause, tasks, server, driver, config })
     }
 
@@ -276,6 +305,7 @@ fn settings(config: &Config) -> Settings {
         continue_interrupted: config.continue_interrupted,
         stragglers: Stragglers { least_ms: ms(config.straggler).unwrap_or(u32::MAX).into() },
         no_worker_ms: ms(config.no_worker).unwrap_or(u32::MAX).into(),
+        insecure: config.tls.is_none() && !config.listen.ip().is_loopback(),
     }
 }
 
@@ -284,6 +314,7 @@ struct Services {
     handlers: Handlers,
     looks: Looks,
     reflection: bool,
+    access: Access,
     admission: Admission,
     connection_age: Option<Duration>,
 }
@@ -294,7 +325,7 @@ where
     I: Stream<Item = io::Result<T>> + Send + 'static,
     T: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
-    let Services { handlers, looks, reflection, admission, connection_age } = services;
+    let Services { handlers, looks, reflection, access, admission, connection_age } = services;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<CoordinatorServer<Handlers>>().await;
     let reflection = reflection.then(|| {
@@ -315,7 +346,8 @@ where
     let inspector = InspectorServer::new(looks)
         .max_decoding_message_size(QUESTION_LIMIT_BYTES)
         .max_encoding_message_size(MESSAGE_LIMIT_BYTES);
-    let mut bounded = server().layer(admission);
+    // Who may not call takes no place from those who may.
+    let mut bounded = server().layer(access).layer(admission);
     if let Some(age) = connection_age {
         // No grace: with one, tonic 0.14 asks nobody to connect anew, and only cuts off.
         bounded = bounded.max_connection_age(age);

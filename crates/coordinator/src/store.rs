@@ -68,6 +68,8 @@ pub(crate) struct Store {
 pub(crate) struct Submission {
     pub id: RunId,
     pub request_id: String,
+    /// Who submitted it, by its certificate.
+    pub owner: Option<String>,
     pub name: String,
     /// The build that computes it.
     pub build: String,
@@ -205,8 +207,8 @@ impl Store {
 
     pub(crate) fn insert_run(&self, run: &Submission, at: i64) -> Result<RunKey, StoreError> {
         let sql = "INSERT INTO runs (id, request_id, name, state, created_unix_ms, units,
-             keep_embeddings, base, eval_yaml, evaluation, facts, plan, plan_digest, build)
-             VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
+             keep_embeddings, base, eval_yaml, evaluation, facts, plan, plan_digest, build, owner)
+             VALUES (?1, ?2, ?3, 'running', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
         let base = run.base.to_string_lossy();
         let values = params![
             run.id.as_str(),
@@ -222,6 +224,7 @@ impl Store {
             run.plan,
             run.plan_digest.to_string(),
             run.build,
+            run.owner,
         ];
         self.execute("store a run", sql, values)?;
         Ok(RunKey(self.connection.last_insert_rowid()))
@@ -435,6 +438,11 @@ impl Store {
             .optional()
             .map_err(StoreError::database("look a submission up"))?;
         found.map(|(id, units)| Ok((query::run_id(&id)?, units))).transpose()
+    }
+
+    /// Who submitted a run; `None` if there is no such run.
+    pub(crate) fn owner(&self, run: &RunId) -> Result<Option<Option<String>>, StoreError> {
+        query::owner(&self.connection, run)
     }
 
     /// The row of a run, and where the run stands.

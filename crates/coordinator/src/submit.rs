@@ -26,6 +26,7 @@ pub(crate) fn planned(
     request: v1::SubmitRequest,
     inventory: &Inventory,
     build: String,
+    owner: Option<String>,
 ) -> Result<Submitted, Refusal> {
     let v1::SubmitRequest {
         request_id,
@@ -61,6 +62,7 @@ pub(crate) fn planned(
     let submission = Submission {
         id: run_id(&request_id),
         request_id,
+        owner,
         name: read_evaluation.name,
         build,
         units: units(&plan)?,
@@ -129,7 +131,8 @@ mod tests {
             measured,
             ..Default::default()
         };
-        let submitted = planned(request, &Inventory { slices: vec![offer] }, "1".into()).unwrap();
+        let submitted = planned(request, &Inventory { slices: vec![offer] }, "1".into(), None);
+        let submitted = submitted.unwrap();
         submitted.plan.trials[0].batch.vision
     }
 

@@ -117,6 +117,9 @@ pub struct AttemptView {
 pub struct ClusterView {
     /// Life of the coordinator, counted from 1.
     pub epoch: u64,
+    /// Whether the coordinator takes callers from other machines, and nothing is encrypted.
+    #[serde(default)]
+    pub insecure: bool,
     /// By name.
     pub workers: Vec<WorkerView>,
 }
@@ -128,6 +131,9 @@ pub struct WorkerView {
     pub node: NodeName,
     /// Its life.
     pub session: SessionId,
+    /// Who it is, by its certificate, such as `worker/a`; none where nothing is encrypted.
+    #[serde(default)]
+    pub identity: Option<String>,
     /// Whether it has said hello to this life of the coordinator; one that has attempts from the
     /// life before is waited for.
     pub registered: bool,

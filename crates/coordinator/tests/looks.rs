@@ -42,8 +42,13 @@ async fn bench(reflection: bool) -> Bench {
 
 /// The answer to a plain GET: head and body.
 async fn get(address: SocketAddr, path: &str) -> (String, String) {
+    get_as("localhost", address, path).await
+}
+
+/// The same, asked by this name.
+async fn get_as(host: &str, address: SocketAddr, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -155,6 +160,9 @@ async fn health_is_told_over_grpc_and_http_and_metrics_to_scrapers() {
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(body.contains("orchestrator_sessions 0"), "{body}");
     assert!(body.ends_with("# EOF\n"), "{body}");
+    // A page that has its own name lead to this machine.
+    let (head, _) = get_as("evil.example:7071", http, "/metrics").await;
+    assert!(head.starts_with("HTTP/1.1 421"), "{head}");
     let (head, _) = get(http, "/other").await;
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
     bench.coordinator.shutdown().await;

@@ -7,6 +7,7 @@
 mod blocking;
 mod connection;
 mod from_wire;
+mod health;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ pub use connection::{
     QUESTION_LIMIT_BYTES, Stream, TRANSFER_TIMEOUT, connect, connect_by, connect_unix, server,
 };
 pub use from_wire::{InvalidMessage, run_state};
+pub use health::Health;
 pub use status::{Refusal, RefusalCode};
 pub use to_wire::wire_run_state;
 

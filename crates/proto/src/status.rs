@@ -25,6 +25,8 @@ pub enum RefusalCode {
     NotFound,
     /// Versions differ, or the session is over: register again or upgrade.
     Stale,
+    /// Its certificate does not allow the caller to do this.
+    Denied,
     /// The plan does not fit the slices.
     DoesNotFit,
     /// The service is stopping or not there: try again.
@@ -39,10 +41,11 @@ pub enum RefusalCode {
 
 /// Kinds, codes and names. Of the kinds that share a code the first is what a peer means that names
 /// none.
-const TABLE: [(RefusalCode, Code, &str); 8] = [
+const TABLE: [(RefusalCode, Code, &str); 9] = [
     (RefusalCode::Invalid, Code::InvalidArgument, "invalid"),
     (RefusalCode::NotFound, Code::NotFound, "not-found"),
     (RefusalCode::Stale, Code::FailedPrecondition, "stale"),
+    (RefusalCode::Denied, Code::PermissionDenied, "denied"),
     (RefusalCode::DoesNotFit, Code::ResourceExhausted, "does-not-fit"),
     (RefusalCode::Unavailable, Code::Unavailable, "unavailable"),
     (RefusalCode::Overloaded, Code::Unavailable, "overloaded"),

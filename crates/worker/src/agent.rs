@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use orchestrator_proto::{PROTOCOL_MIN, PROTOCOL_VERSION, v1};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
@@ -30,6 +30,7 @@ pub struct Agent {
     stopping: CancellationToken,
     grace: Duration,
     libtorch: String,
+    session: Arc<Session>,
     /// Runs until the agent drains, or gives up. Aborting it drops the slices.
     work: AbortOnDropHandle<Result<(), AgentError>>,
 }
@@ -68,14 +69,21 @@ impl Agent {
             .map(|(offer, supervisor)| Slice::new(offer.id, Arc::clone(&host), supervisor))
             .collect();
         let (draining, stopping) = (host.draining.clone(), host.stopping.clone());
+        let known = Arc::clone(&session);
         let work = tokio::spawn(work(scratch, health, host, registration, session, slices));
         let (work, grace) = (AbortOnDropHandle::new(work), config.limits.grace);
-        Ok(Self { draining, stopping, grace, libtorch, work })
+        Ok(Self { draining, stopping, grace, libtorch, session: known, work })
     }
 
     /// Version of libtorch in the executors.
     pub fn libtorch(&self) -> &str {
         &self.libtorch
+    }
+
+    /// Whether the coordinator knows this worker and gives it work: not while it does not answer, and
+    /// not from the moment of [`Agent::shutdown`] on.
+    pub fn readiness(&self) -> watch::Receiver<bool> {
+        self.session.readiness()
     }
 
     /// Waits until the agent gives up on its coordinator, or on its last executor; without that,
@@ -102,6 +110,7 @@ impl Agent {
     /// executor is reaped when it returns.
     pub async fn shutdown(mut self) {
         self.draining.cancel();
+        self.session.drain();
         if self.work.is_finished() {
             return;
         }

@@ -332,6 +332,7 @@ fn refused(refusal: Refusal) -> Said {
         RefusalCode::Invalid
         | RefusalCode::NotFound
         | RefusalCode::Stale
+        | RefusalCode::Denied
         | RefusalCode::DoesNotFit => Said::Refused(refusal),
         RefusalCode::Unavailable
         | RefusalCode::Overloaded

@@ -8,6 +8,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{RegisterError, client::Client, registration::Registration, session::Session};
 
+/// Beats without an answer after which we do not count as connected.
+const SILENT: u32 = 2;
+
 /// Beats until the session is over.
 ///
 /// # Errors
@@ -29,13 +32,20 @@ pub(crate) async fn beat(
             () = sleep_until(next) => {
                 next = Instant::now() + session.beat();
                 match once(client, session).await {
-                    Ok(()) => pulse = Pulse { answered: Instant::now(), missed: 0 },
+                    Ok(()) => {
+                        session.is_known(true);
+                        pulse = Pulse { answered: Instant::now(), missed: 0 };
+                    }
                     Err(refusal) if is_over(&refusal) => {
                         tracing::warn!(%refusal, "the coordinator does not know this session");
+                        session.is_known(false);
                         hello(registration, session, patience).await?;
                         pulse = Pulse { answered: Instant::now(), missed: 0 };
                     }
-                    Err(refusal) => pulse.miss(registration, refusal, patience)?,
+                    Err(refusal) => {
+                        pulse.miss(registration, refusal, patience)?;
+                        session.is_known(pulse.missed < SILENT);
+                    }
                 }
             }
         }

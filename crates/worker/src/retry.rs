@@ -36,6 +36,7 @@ impl Retry for Refusal {
             RefusalCode::Invalid
             | RefusalCode::NotFound
             | RefusalCode::Stale
+            | RefusalCode::Denied
             | RefusalCode::DoesNotFit => Again::Never,
         }
     }

@@ -5,7 +5,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -28,6 +31,10 @@ pub(crate) struct Session {
     stale: Notify,
     /// How often we were taken in, and the time between heartbeats since then.
     taken_in: watch::Sender<(u64, Duration)>,
+    /// Whether the coordinator knows us, as far as we have heard.
+    known: watch::Sender<bool>,
+    /// Whether we are about to leave: then being known means no work.
+    draining: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -53,6 +60,8 @@ impl Session {
             attempts: Mutex::default(),
             stale: Notify::new(),
             taken_in: watch::channel((0, SHORTEST_BEAT)).0,
+            known: watch::channel(false).0,
+            draining: AtomicBool::new(false),
         }
     }
 
@@ -63,11 +72,31 @@ impl Session {
         let lost: Vec<u64> = held.iter().filter(|token| !keep.contains(token)).copied().collect();
         self.revoke(&lost);
         let beat = Duration::from_millis((*heartbeat_ms).into()).max(SHORTEST_BEAT);
+        self.is_known(true);
         self.taken_in.send_modify(|(times, known)| (*times, *known) = (*times + 1, beat));
     }
 
     pub(crate) fn id(&self) -> String {
         self.id.to_string()
+    }
+
+    /// Whether the coordinator has just answered as one that knows us.
+    pub(crate) fn is_known(&self, known: bool) {
+        self.known.send_if_modified(|was| {
+            let ready = known && !self.draining.load(Ordering::Acquire);
+            std::mem::replace(was, ready) != ready
+        });
+    }
+
+    /// No new work is wanted from here on.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.is_known(false);
+    }
+
+    /// Told of each change.
+    pub(crate) fn readiness(&self) -> watch::Receiver<bool> {
+        self.known.subscribe()
     }
 
     /// Time between heartbeats.
@@ -97,6 +126,7 @@ impl Session {
     }
 
     pub(crate) fn end(&self) {
+        self.is_known(false);
         self.over.cancel();
     }
 
@@ -187,6 +217,22 @@ mod tests {
         drop(second);
         let progress = vec![v1::AttemptProgress { token: 1, done: 3, total: 9 }];
         assert_eq!(session.progress(), progress);
+    }
+
+    #[test]
+    fn a_worker_is_ready_while_it_is_known_and_stays() {
+        let session = session();
+        let ready = session.readiness();
+        assert!(!*ready.borrow());
+        session.take_in(&[], &v1::RegisterReply::default());
+        assert!(*ready.borrow());
+        session.is_known(false);
+        assert!(!*ready.borrow());
+        session.is_known(true);
+        assert!(*ready.borrow());
+        session.drain();
+        session.is_known(true);
+        assert!(!*ready.borrow(), "it still beats while it drains");
     }
 
     #[test]

@@ -39,6 +39,7 @@ const LAYERS: &[(&str, Layer)] = &[
     ("orchestrator-host", Hardware),
     ("orchestrator-device", Hardware),
     ("orchestrator-proto", Wire),
+    ("orchestrator-tls", Wire),
     ("orchestrator-executor", Processes),
     ("orchestrator-worker", Processes),
     ("orchestrator-coordinator", Processes),
@@ -55,7 +56,8 @@ fn below(layer: Layer) -> &'static [Layer] {
     match layer {
         Words | Tools => &[],
         Facts => &[Words],
-        Decisions | Wire => &[Words, Facts, Decisions],
+        Decisions => &[Words, Facts, Decisions],
+        Wire => &[Words, Facts, Decisions, Wire],
         Hardware => &[Words, Facts, Hardware],
         Processes => &[Words, Facts, Decisions, Hardware, Wire],
         Edge => &[Words, Facts, Decisions, Hardware, Wire, Processes],

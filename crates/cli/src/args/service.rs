@@ -27,7 +27,8 @@ pub(crate) struct Coordinator {
     /// Where clients and workers connect (gRPC). Port 0 takes a free one [default: 127.0.0.1:7070]
     #[arg(long, value_name = "ADDRESS", env = "ORCHESTRATOR_LISTEN", hide_env_values = true)]
     pub(crate) listen: Option<String>,
-    /// Where /healthz and /metrics are (HTTP) [default: 127.0.0.1:7071]
+    /// Where /healthz and /metrics are (HTTP; beyond this machine inside TLS, as --listen)
+    /// [default: 127.0.0.1:7071]
     #[arg(long, value_name = "ADDRESS", env = "ORCHESTRATOR_HTTP", hide_env_values = true)]
     pub(crate) http: Option<String>,
     /// Folder of everything that outlives the service: runs, results, blobs. One coordinator at a
@@ -66,7 +67,7 @@ pub(crate) struct Coordinator {
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct Worker {
-    /// The coordinator, for example http://127.0.0.1:7070
+    /// The coordinator, for example http://127.0.0.1:7070, or https://HOST:7070 with --tls
     #[arg(long, value_name = "URL", env = "ORCHESTRATOR_COORDINATOR", hide_env_values = true)]
     pub(crate) coordinator: Option<String>,
     /// auto, cpu, GPU-… or MIG-…; may repeat. auto takes every GPU that can be used, and the
@@ -118,8 +119,16 @@ pub(crate) struct Service {
     /// stronger
     #[arg(long, value_name = "FILE", env = "ORCHESTRATOR_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
-    /// Let everything travel unencrypted and unauthenticated beyond this machine. TLS is not built
-    /// yet; without this, only loopback addresses are taken
+    /// Folder with tls.crt, tls.key and ca.crt, as `orchestrator certs init` makes them: both sides
+    /// show a certificate, and everything is encrypted. Read again when it changes
+    #[arg(long, value_name = "DIR", env = "ORCHESTRATOR_TLS", hide_env_values = true)]
+    pub(crate) tls: Option<PathBuf>,
+    /// Where the standard gRPC health service is, in plaintext, for probes: `liveness`, `readiness`
+    /// [default: nowhere]
+    #[arg(long, value_name = "ADDRESS", env = "ORCHESTRATOR_HEALTH", hide_env_values = true)]
+    pub(crate) health: Option<String>,
+    /// Let everything travel unencrypted and unauthenticated beyond this machine. Without this and
+    /// without --tls, only loopback addresses are taken
     #[arg(long, env = "ORCHESTRATOR_INSECURE_PLAINTEXT", hide_env_values = true,
           num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub(crate) insecure_plaintext: Option<bool>,

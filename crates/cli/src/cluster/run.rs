@@ -23,10 +23,11 @@ use crate::{
     print_line, runtime, say,
     state::fresh_name,
     submit::submission,
+    target::Target,
 };
 
 /// Has a cluster run an evaluation.
-pub(crate) fn submit(arguments: &args::Submit, url: &str) -> Result<Exit, Failure> {
+pub(crate) fn submit(arguments: &args::Submit, target: &Target) -> Result<Exit, Failure> {
     refuse_local(arguments)?;
     let checked = evaluation::load(&arguments.evaluation)?;
     checked.warn();
@@ -38,7 +39,7 @@ pub(crate) fn submit(arguments: &args::Submit, url: &str) -> Result<Exit, Failur
     runtime::run(async {
         let mut stop = Interrupt::new()?;
         let cluster = tokio::select! {
-            cluster = Cluster::reach(url) => cluster?,
+            cluster = Cluster::reach(target) => cluster?,
             () = stop.asked() => return Ok(Exit::Cancelled),
         };
         let begun = tokio::select! {
@@ -79,7 +80,7 @@ fn refuse_local(arguments: &args::Submit) -> Result<(), Failure> {
 
 /// Submits; the same request again where the answer was lost.
 async fn begin(cluster: &Cluster, request: SubmitRequest) -> Result<String, Failure> {
-    let mut reconnect = Reconnect::to(cluster.address.clone());
+    let mut reconnect = Reconnect::to(cluster.target.address.clone());
     loop {
         let mut client = cluster.client.clone();
         let error = match client.submit(request.clone()).await.map_err(CallError::from) {
@@ -103,11 +104,11 @@ fn accepted(run: &RunId, as_json: bool) -> Result<Exit, Failure> {
 }
 
 /// Goes on with a run of a cluster.
-pub(crate) fn resume(arguments: &args::Resume, url: &str) -> Result<Exit, Failure> {
+pub(crate) fn resume(arguments: &args::Resume, target: &Target) -> Result<Exit, Failure> {
     folder::probe(&arguments.output.output).map_err(Failure::usage)?;
     runtime::run(async {
         let mut stop = Interrupt::new()?;
-        let cluster = Cluster::reach(url).await?;
+        let cluster = Cluster::reach(target).await?;
         let run = cluster.find(&arguments.run).await?;
         let request = ResumeRequest { run: run.to_string() };
         let reply = cluster.client.clone().resume(request).await;
@@ -119,13 +120,13 @@ pub(crate) fn resume(arguments: &args::Resume, url: &str) -> Result<Exit, Failur
 }
 
 /// Follows a run of a cluster that is on its way.
-pub(crate) fn watch(arguments: &args::Watch, url: &str) -> Result<Exit, Failure> {
+pub(crate) fn watch(arguments: &args::Watch, target: &Target) -> Result<Exit, Failure> {
     if let Some(output) = &arguments.output {
         folder::probe(output).map_err(Failure::usage)?;
     }
     runtime::run(async {
         let mut stop = Interrupt::new()?;
-        let cluster = Cluster::reach(url).await?;
+        let cluster = Cluster::reach(target).await?;
         let run = cluster.find(&arguments.run).await?;
         let output = arguments.output.clone();
         let output = output.map(|output| args::Output { output, json: false });
@@ -144,7 +145,7 @@ async fn look(
     stop: &mut Interrupt,
 ) -> Result<Exit, Failure> {
     let mut client = cluster.client.clone();
-    let mut reconnect = Reconnect::to(cluster.address.clone());
+    let mut reconnect = Reconnect::to(cluster.target.address.clone());
     let looking = async {
         let end = follow(&mut client, run, after, &mut reconnect).await.map_err(lost)?;
         match output {
@@ -186,10 +187,10 @@ async fn print_report(
 }
 
 fn how_on(cluster: &Cluster, run: &RunId) -> String {
-    let address = &cluster.address;
+    let flags = cluster.target.flags();
     format!(
-        "watch it with: orchestrator watch {run} --coordinator {address}\ncancel it with: \
-         orchestrator cancel {run} --coordinator {address}"
+        "watch it with: orchestrator watch {run} {flags}\ncancel it with: orchestrator cancel {run} \
+         {flags}"
     )
 }
 

@@ -10,7 +10,8 @@ use crate::{
     args,
     cluster::{self, failed},
     exit::{Exit, Failure},
-    print_line,
+    print_line, say,
+    target::Target,
 };
 
 /// What `--json` prints.
@@ -21,11 +22,17 @@ struct Nodes<'a> {
     cluster: &'a ClusterView,
 }
 
-pub(super) fn nodes(arguments: &args::Nodes, url: &str) -> Result<Exit, Failure> {
-    let view = cluster::ask(url, async |cluster| cluster.nodes().await.map_err(failed))?;
+pub(super) fn nodes(arguments: &args::Nodes, target: &Target) -> Result<Exit, Failure> {
+    let view = cluster::ask(target, async |cluster| cluster.nodes().await.map_err(failed))?;
     if arguments.json {
         let nodes = Nodes { schema: "orchestrator.cluster_nodes/1", cluster: &view };
         return print_line(&serde_json::to_string_pretty(&nodes).context("failed to encode")?);
+    }
+    if view.insecure {
+        say(
+            "warning: this coordinator was started with --insecure-plaintext: whoever reaches it can \
+             run evaluations and read results",
+        );
     }
     print_line(&render(&view))
 }
@@ -43,17 +50,25 @@ fn render(view: &ClusterView) -> String {
 }
 
 fn workers(workers: &[WorkerView]) -> String {
-    let columns = ["worker", "health", "libtorch", "connected", "last heard", "slices"];
-    let mut table = table(&columns, 3);
+    // Only where there are certificates do they tell anything.
+    let certified = workers.iter().any(|worker| worker.identity.is_some());
+    let columns =
+        ["worker", "certificate", "health", "libtorch", "connected", "last heard", "slices"];
+    let columns: Vec<&str> =
+        columns.into_iter().filter(|column| certified || *column != "certificate").collect();
+    let mut table = table(&columns, columns.len() - 3);
     for worker in workers {
-        table.add_row([
-            worker.node.to_string(),
+        let identity = worker.identity.clone().unwrap_or_else(|| "–".to_owned());
+        let mut row = vec![worker.node.to_string()];
+        row.extend(certified.then_some(identity));
+        row.extend([
             health(worker).to_owned(),
             worker.libtorch.clone(),
             span(worker.connected_ms),
             format!("{} ago", span(worker.silent_ms)),
             worker.slices.iter().filter(|slice| slice.withdrawn.is_none()).count().to_string(),
         ]);
+        table.add_row(row);
     }
     table.trim_fmt()
 }
@@ -156,6 +171,7 @@ mod tests {
 
     fn worker(node: &str, silent_ms: u64, slices: Vec<SliceView>) -> WorkerView {
         WorkerView {
+            identity: (node == "a").then(|| "worker/a".to_owned()),
             node: node.parse().unwrap(),
             session: "01k0session".parse().unwrap(),
             registered: node != "c",
@@ -188,7 +204,7 @@ mod tests {
             worker("b", 21_000, vec![slice("b.0", DeviceId::Cpu, Vec::new())]),
             worker("c", 900, Vec::new()),
         ];
-        insta::assert_snapshot!(render(&ClusterView { epoch: 1, workers }));
+        insta::assert_snapshot!(render(&ClusterView { epoch: 1, insecure: false, workers }));
     }
 
     #[test]

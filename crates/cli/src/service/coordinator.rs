@@ -2,11 +2,13 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{BlobPlace, Config, Coordinator, StartError};
+use orchestrator_proto::Health;
+use orchestrator_tls::Role;
 
 use super::{
-    reach::listen,
+    reach::{self, Guard, certificates, listen},
     settings::{self, CoordinatorFile},
 };
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     interrupt::Interrupt,
     logs, runtime, say,
     state::coordinator_folder,
+    target::Tls,
 };
 
 const LISTEN: &str = "127.0.0.1:7070";
@@ -42,7 +45,8 @@ struct Settings {
     straggler: Duration,
     network_store: bool,
     reflection: bool,
-    insecure: bool,
+    guard: Guard,
+    health: Option<SocketAddr>,
     log_format: LogFormat,
 }
 
@@ -51,7 +55,7 @@ pub(crate) fn serve(arguments: service::Coordinator, verbose: u8) -> Result<Exit
     let file = settings::read(arguments.service.config.as_deref()).map_err(Failure::usage)?;
     let settings = merged(arguments, file)?;
     logs::start_service(verbose, settings.log_format);
-    if settings.insecure {
+    if settings.guard.is_nothing() {
         say("warning: --insecure-plaintext: nothing is encrypted, and whoever reaches these \
              addresses can run evaluations and read results");
     }
@@ -72,8 +76,13 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         reflection,
         service,
     } = arguments;
-    let service::Service { config: _, insecure_plaintext, log_format } = service;
+    let service::Service { config: _, tls, health, insecure_plaintext, log_format } = service;
     let insecure = insecure_plaintext.or(file.insecure_plaintext).unwrap_or(false);
+    let tls = certificates(tls, file.tls).as_deref().map(Tls::open).transpose()?;
+    tls.iter().try_for_each(|tls| tls.require(Role::Coordinator))?;
+    let guard = Guard::new(tls, insecure)?;
+    let health = health.or(file.health);
+    let health = health.as_deref().map(|text| reach::address("--health", text)).transpose()?;
     let address = address.or(file.listen).unwrap_or_else(|| LISTEN.to_owned());
     let http = http.or(file.http).unwrap_or_else(|| HTTP.to_owned());
     let time = |flag: Option<Time>, file: Option<Time>, default| {
@@ -89,8 +98,8 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         return Err(Failure::usage(anyhow!(message)));
     }
     Ok(Settings {
-        listen: listen("--listen", &address, insecure)?,
-        http: listen("--http", &http, insecure)?,
+        listen: listen("--listen", &address, &guard)?,
+        http: listen("--http", &http, &guard)?,
         state: match state.or(file.state) {
             Some(state) => state,
             None => coordinator_folder()?,
@@ -102,14 +111,20 @@ fn merged(arguments: service::Coordinator, file: CoordinatorFile) -> Result<Sett
         straggler: time(straggler, file.straggler, STRAGGLER),
         network_store: network_store.or(file.network_store).unwrap_or(false),
         reflection: reflection.or(file.reflection).unwrap_or(false),
-        insecure,
+        guard,
+        health,
         log_format: log_format.or(file.log_format).unwrap_or_default(),
     })
 }
 
 async fn work(settings: Settings) -> Result<Exit, Failure> {
     let mut stop = Interrupt::new()?;
+    let health = health(settings.health).await?;
+    let tls = settings.guard.tls().map(|tls| tls.credentials.clone());
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let config = Config {
+        tls,
+        audit: true,
         listen: settings.listen,
         http: Some(settings.http),
         reflection: settings.reflection,
@@ -124,9 +139,16 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         ..Config::local(settings.state.clone())
     };
     let coordinator = Coordinator::start(config).await.map_err(not_started)?;
-    let http = coordinator.http().map(|http| format!(", http://{http}")).unwrap_or_default();
+    let http = coordinator.http().map(|http| {
+        let open = http.ip().is_loopback() || scheme == "http";
+        format!(", {}://{http}", if open { "http" } else { scheme })
+    });
+    let http = http.unwrap_or_default();
+    if let Some(health) = &health {
+        health.set_ready(true).await;
+    }
     say(format_args!(
-        "coordinator ready: http://{}{http}, state in {}",
+        "coordinator ready: {scheme}://{}{http}, state in {}",
         coordinator.address(),
         settings.state.display()
     ));
@@ -137,6 +159,9 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
             Ok(())
         }
     };
+    if let Some(health) = &health {
+        health.set_ready(false).await;
+    }
     tokio::select! {
         () = coordinator.shutdown() => {}
         () = stop.asked() => {}
@@ -144,10 +169,19 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
     ended.map(|()| Exit::Complete)
 }
 
+/// Probes are answered from before the store is opened until the process ends.
+pub(super) async fn health(address: Option<SocketAddr>) -> Result<Option<Health>, Failure> {
+    let Some(address) = address else { return Ok(None) };
+    let listening = Health::listen(address).await;
+    let health = listening.with_context(|| format!("cannot listen on {address} (`--health`)"));
+    health.map(Some).map_err(Failure::usage)
+}
+
 fn not_started(error: StartError) -> Failure {
     let exit = match error {
         StartError::Listen { .. } => Exit::Usage,
         StartError::Store(_)
+        | StartError::Audit(_)
         | StartError::Blobs(_)
         | StartError::Thread(_)
         | StartError::Defect(_) => Exit::Internal,

@@ -27,6 +27,8 @@ pub(crate) struct CoordinatorFile {
     pub(crate) straggler: Option<Time>,
     pub(crate) network_store: Option<bool>,
     pub(crate) reflection: Option<bool>,
+    pub(crate) tls: Option<PathBuf>,
+    pub(crate) health: Option<String>,
     pub(crate) insecure_plaintext: Option<bool>,
     pub(crate) log_format: Option<LogFormat>,
 }
@@ -45,6 +47,8 @@ pub(crate) struct WorkerFile {
     pub(crate) data_roots: BTreeMap<DataRootName, PathBuf>,
     pub(crate) scratch: Option<PathBuf>,
     pub(crate) grace: Option<Time>,
+    pub(crate) tls: Option<PathBuf>,
+    pub(crate) health: Option<String>,
     pub(crate) insecure_plaintext: Option<bool>,
     pub(crate) log_format: Option<LogFormat>,
 }

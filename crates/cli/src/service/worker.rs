@@ -1,27 +1,30 @@
 //! `orchestrator worker`.
 
-use std::{path::PathBuf, process, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process, sync::Arc, time::Duration};
 
-use anyhow::anyhow;
-use orchestrator_proto::{Blocking, Dial};
-use orchestrator_types::{ByteCount, DeviceId, NodeName};
+use anyhow::{Context as _, anyhow};
+use orchestrator_proto::{Blocking, Health};
+use orchestrator_tls::{Credentials, Role};
+use orchestrator_types::{ByteCount, DeviceId, NodeName, SessionId};
 use orchestrator_worker::{
     Agent, AgentError, Config, DataAccess, DataRoot, Limits, Processes, RegisterError, StartError,
 };
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    reach,
+    reach::{self, Guard, certificates},
     settings::{self, WorkerFile},
 };
 use crate::{
     args::service::{self, LogFormat},
-    cluster,
     devices::DeviceChoice,
     executor,
     exit::{Exit, Failure},
     interrupt::Interrupt,
     local::{self, Wish},
     logs, runtime, say, state,
+    target::Target,
 };
 
 const GRACE: Duration = Duration::from_secs(25);
@@ -29,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(25);
 /// Every setting with its value.
 #[derive(Debug)]
 struct Settings {
-    coordinator: String,
+    coordinator: Target,
     devices: Vec<DeviceChoice>,
     quota: Option<ByteCount>,
     slices: u32,
@@ -37,7 +40,8 @@ struct Settings {
     data: DataAccess,
     scratch: PathBuf,
     grace: Duration,
-    insecure: bool,
+    guard: Guard,
+    health: Option<SocketAddr>,
     log_format: LogFormat,
 }
 
@@ -46,8 +50,7 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
     let file = settings::read(arguments.service.config.as_deref()).map_err(Failure::usage)?;
     let settings = merged(arguments, file)?;
     logs::start_service(verbose, settings.log_format);
-    reach::coordinator(&settings.coordinator, settings.insecure)?;
-    if settings.insecure {
+    if settings.guard.is_nothing() {
         say(
             "warning: --insecure-plaintext: what this worker and its coordinator say is not encrypted",
         );
@@ -60,12 +63,17 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
     };
     let local::Machine { inventory, reasons, .. } = local::offered(&wish)?;
     reasons.iter().for_each(say);
+    let fresh: String = state::fresh_name::<SessionId>()?.into();
+    let tls = settings.coordinator.tls.as_ref().map(|tls| tls.credentials.clone());
     let config = Config {
-        dial: Dial::Tcp,
-        session: state::fresh_name()?,
+        dial: settings.coordinator.dial(),
+        session: match &tls {
+            Some(tls) => tls.identity().session(&fresh),
+            None => fresh.parse().context("failed to make a name")?,
+        },
         launch: Arc::new(Processes),
         blocking: Blocking::Threads,
-        coordinator: settings.coordinator,
+        coordinator: settings.coordinator.address,
         node: settings.name,
         slices: inventory.slices,
         executor: executor::program()?,
@@ -75,7 +83,7 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
         build: orchestrator_proto::BUILD.to_owned(),
         limits: Limits { grace: settings.grace, ..Limits::default() },
     };
-    runtime::run(work(config))
+    runtime::run(work(config, tls, settings.health))
 }
 
 fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Failure> {
@@ -90,7 +98,7 @@ fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Fail
         grace,
         service,
     } = arguments;
-    let service::Service { config: _, insecure_plaintext, log_format } = service;
+    let service::Service { config: _, tls, health, insecure_plaintext, log_format } = service;
     let url = coordinator.filter(|url| !url.is_empty()).or(file.coordinator);
     let url = url.ok_or_else(|| {
         Failure::usage(anyhow!(
@@ -102,8 +110,14 @@ fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Fail
     let either = |flags: Vec<DeviceChoice>, file| if flags.is_empty() { file } else { flags };
     let in_file = file.data_roots.into_iter().map(|(name, folder)| DataRoot { name, folder });
     let roots = if data_roots.is_empty() { in_file.collect() } else { data_roots };
+    let target = Target::new(&url, certificates(tls, file.tls).as_deref())?;
+    target.tls.iter().try_for_each(|tls| tls.require(Role::Worker))?;
+    let insecure = insecure_plaintext.or(file.insecure_plaintext).unwrap_or(false);
+    let guard = Guard::new(target.tls.clone(), insecure)?;
+    reach::coordinator(&target, &guard)?;
+    let health = health.or(file.health);
     Ok(Settings {
-        coordinator: cluster::address(&url)?,
+        coordinator: target,
         devices: either(device, file.device),
         quota: quota.or(file.quota),
         slices: slices.or(file.slices).unwrap_or(1),
@@ -114,13 +128,20 @@ fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Fail
         },
         name,
         grace: grace.or(file.grace).map_or(GRACE, |time| time.0),
-        insecure: insecure_plaintext.or(file.insecure_plaintext).unwrap_or(false),
+        guard,
+        health: health.as_deref().map(|text| reach::address("--health", text)).transpose()?,
         log_format: log_format.or(file.log_format).unwrap_or_default(),
     })
 }
 
-async fn work(config: Config) -> Result<Exit, Failure> {
+async fn work(
+    config: Config,
+    tls: Option<Credentials>,
+    health: Option<SocketAddr>,
+) -> Result<Exit, Failure> {
     let mut stop = Interrupt::new()?;
+    let health = super::coordinator::health(health).await?;
+    let renewing = tls.map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.renew())));
     if let Err(error) = orchestrator_worker::adopt_orphans() {
         tracing::warn!(%error, "what an executor leaves behind is reaped by others");
     }
@@ -131,6 +152,9 @@ async fn work(config: Config) -> Result<Exit, Failure> {
         () = stop.asked() => return Ok(Exit::Cancelled),
     };
     say(ready);
+    let telling = health.map(|health| tell(health, agent.readiness()));
+    let _background =
+        (renewing, telling.map(|telling| AbortOnDropHandle::new(tokio::spawn(telling))));
     tokio::select! {
         ended = agent.ended() => return ended.map(|()| Exit::Complete).map_err(given_up),
         () = stop.asked() => {}
@@ -144,6 +168,19 @@ async fn work(config: Config) -> Result<Exit, Failure> {
         () = agent.shutdown() => Ok(Exit::Complete),
         // The executors end with their pipes.
         () = stop.asked() => process::exit(Exit::Cancelled as i32),
+    }
+}
+
+/// Tells probes what the agent says of itself, for ever.
+async fn tell(health: Health, mut readiness: watch::Receiver<bool>) {
+    loop {
+        let ready = *readiness.borrow_and_update();
+        health.set_ready(ready).await;
+        if readiness.changed().await.is_err() {
+            // It has ended; the process follows.
+            health.set_ready(false).await;
+            return std::future::pending().await;
+        }
     }
 }
 
@@ -171,7 +208,13 @@ fn not_started(error: StartError) -> Failure {
         | StartError::SocketPath { .. } => Exit::Usage,
         StartError::Executor { .. } => Exit::Internal,
     };
-    Failure::new(exit, anyhow::Error::new(error).context("the worker does not start"))
+    let advice = orchestrator_tls::advice(&error);
+    let failure =
+        Failure::new(exit, anyhow::Error::new(error).context("the worker does not start"));
+    match advice {
+        Some(advice) => failure.advise(advice.to_owned()),
+        None => failure,
+    }
 }
 
 fn given_up(error: AgentError) -> Failure {
@@ -204,8 +247,8 @@ mod tests {
         };
         let flags = service::Worker { slices: Some(2), ..service::Worker::default() };
         let both = merged(flags, file()).unwrap();
-        assert_eq!((both.coordinator.as_str(), both.slices), ("http://127.0.0.1:1", 2));
-        assert_eq!((both.grace, both.insecure), (GRACE, false));
+        assert_eq!((both.coordinator.address.as_str(), both.slices), ("http://127.0.0.1:1", 2));
+        assert_eq!((both.grace, both.guard.is_nothing()), (GRACE, false));
         let none = merged(service::Worker::default(), WorkerFile::default()).unwrap_err();
         assert_eq!(none.exit, Exit::Usage);
         assert!(none.text().contains("ORCHESTRATOR_COORDINATOR"), "{}", none.text());

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::Pause;
-use crate::{life::Life, store::Submission, view::Snapshot};
+use crate::{access::Caller, life::Life, store::Submission, view::Snapshot};
 
 /// Requests that may wait: a worker has a handful in flight, so this is a thousand workers in one
 /// turn of a few milliseconds. Beyond it, callers are told to try again.
@@ -37,7 +37,8 @@ pub(crate) enum Request {
     Snapshot(Reply<Snapshot>),
     Submit(Box<Submitted>, Reply<(RunId, u32)>),
     Resume(Resumption, Reply<Resumed>),
-    Cancel(RunId, Reply<()>),
+    /// A run ends because of this caller.
+    Cancel(RunId, Caller, Reply<()>),
     Register(Registration, Reply<Registered>),
     /// Answered with the reported attempts that must stop.
     Heartbeat(SessionId, Vec<AttemptReport>, Reply<Vec<FencingToken>>),
@@ -60,6 +61,7 @@ pub(crate) struct Submitted {
 #[derive(Clone, Debug)]
 pub(crate) struct Resumption {
     pub run: RunId,
+    pub by: Caller,
     /// Blobs that are gone or damaged: units that made them are computed again.
     pub lost: BTreeSet<Digest>,
 }
@@ -77,6 +79,8 @@ pub(crate) struct Resumed {
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub session: SessionId,
+    /// Who it is, by its certificate.
+    pub identity: Option<String>,
     pub node: NodeName,
     pub slices: Vec<SliceOffer>,
     pub libtorch: String,

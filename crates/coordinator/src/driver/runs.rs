@@ -15,6 +15,7 @@ use super::{
     active::{ActiveRun, Book},
 };
 use crate::{
+    access::Caller,
     event::RunEvent,
     results,
     store::{RunKey, StoreError},
@@ -57,6 +58,9 @@ impl Driver {
         call: &Resumption,
     ) -> Result<Result<Resumed, Refusal>, StoreError> {
         let run = &call.run;
+        if let Err(denied) = self.may_change(run, &call.by)? {
+            return Ok(Err(denied));
+        }
         if let Some(active) = self.runs.get(run) {
             return Ok(Ok(resumed(active, active.last_sequence())));
         }
@@ -92,7 +96,20 @@ impl Driver {
         Err(Refusal::new(RefusalCode::Stale, message))
     }
 
-    pub(super) fn cancel(&mut self, run: &RunId) -> Result<Result<(), Refusal>, StoreError> {
+    /// Whether this caller may end or continue the run, if there is one.
+    fn may_change(&self, run: &RunId, by: &Caller) -> Result<Result<(), Refusal>, StoreError> {
+        let owner = self.store.owner(run)?;
+        Ok(owner.map_or(Ok(()), |owner| by.may_change(owner.as_deref())))
+    }
+
+    pub(super) fn cancel(
+        &mut self,
+        run: &RunId,
+        by: &Caller,
+    ) -> Result<Result<(), Refusal>, StoreError> {
+        if let Err(denied) = self.may_change(run, by)? {
+            return Ok(Err(denied));
+        }
         if self.runs.contains_key(run) {
             self.apply(run, Event::Cancel, None)?;
             return Ok(Ok(()));

@@ -16,6 +16,8 @@ use super::Registration;
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub node: NodeName,
+    /// Who its worker is, by its certificate.
+    pub identity: Option<String>,
     pub slices: Vec<SliceOffer>,
     pub libtorch: String,
     /// Slices that its worker does not offer, and why; for people only.
@@ -54,6 +56,7 @@ impl Session {
     const fn expected(node: NodeName, now: Millis) -> Self {
         Self {
             node,
+            identity: None,
             slices: Vec::new(),
             libtorch: String::new(),
             withdrawn: Vec::new(),
@@ -69,10 +72,12 @@ impl Session {
 impl Sessions {
     /// Takes a worker in, also again.
     pub(super) fn add(&mut self, worker: Registration, now: Millis) {
-        let Registration { session: id, node, slices, libtorch, held: _, withdrawn } = worker;
+        let Registration { session: id, identity, node, slices, libtorch, held: _, withdrawn } =
+            worker;
         let known = self.live.remove(&id).unwrap_or_else(|| Session::expected(node.clone(), now));
+        let registered = true;
         let known =
-            Session { node, slices, libtorch, withdrawn, registered: true, seen: now, ..known };
+            Session { node, identity, slices, libtorch, withdrawn, registered, seen: now, ..known };
         self.live.insert(id, known);
     }
 

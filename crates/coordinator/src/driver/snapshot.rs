@@ -22,6 +22,7 @@ impl Driver {
             .map(|(id, session)| WorkerView {
                 node: session.node.clone(),
                 session: id.clone(),
+                identity: session.identity.clone(),
                 registered: session.registered,
                 connected_ms: self.now.0.saturating_sub(session.since.0),
                 silent_ms: self.now.0.saturating_sub(session.seen.0),
@@ -31,7 +32,8 @@ impl Driver {
             })
             .collect();
         workers.sort_by(|a, b| a.node.cmp(&b.node));
-        Snapshot { cluster: ClusterView { epoch: self.store.epoch(), workers }, runs }
+        let (epoch, insecure) = (self.store.epoch(), self.settings.insecure);
+        Snapshot { cluster: ClusterView { epoch, insecure, workers }, runs }
     }
 
     /// How many of everything there are.

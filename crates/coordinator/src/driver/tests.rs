@@ -1,5 +1,6 @@
 //! The driver with real runs and a real store, a clock that stands still, and no network.
 
+mod owners;
 mod pause;
 mod resume;
 
@@ -69,6 +70,7 @@ impl Bench {
             continue_interrupted: true,
             stragglers: Stragglers::default(),
             no_worker_ms: NO_WORKER_MS,
+            insecure: false,
         };
         let clock = Arc::new(StandingClock::default());
         let (sender, live) = broadcast::channel(10_000);
@@ -110,6 +112,7 @@ impl Bench {
     fn worker_with(&mut self, offer: SliceOffer) -> Worker {
         let worker = Worker { session: crate::fresh_name(), slice: offer.id.clone() };
         let registration = Registration {
+            identity: None,
             session: worker.session.clone(),
             node: offer.node.clone(),
             slices: vec![offer],

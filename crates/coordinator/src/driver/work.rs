@@ -15,6 +15,8 @@ use super::{
     request::{AttemptReport, FailedUnit, FinishedUnit, LeaseCall},
     sessions::Answered,
 };
+use orchestrator_tls::may_be_of_one;
+
 use crate::{
     event::RunEvent,
     store::{StoreError, UnitStage},
@@ -49,6 +51,16 @@ fn name_taken(worker: &Registration) -> Refusal {
     Refusal::new(RefusalCode::Invalid, message)
 }
 
+/// A name is free again when its worker has said goodbye or was silent for a lease.
+fn name_of_another(worker: &Registration) -> Refusal {
+    let message = format!(
+        "the name {} belongs to a worker with another certificate; give each worker a name of its \
+         own, or those that share names one certificate",
+        worker.node
+    );
+    Refusal::new(RefusalCode::Denied, message)
+}
+
 /// Whether a result can be true, and what its failure means if not: a wrong result says nothing
 /// about the unit, while other bytes behind a path stay other bytes.
 fn acceptable(
@@ -75,7 +87,11 @@ impl Driver {
         if self.sessions.was_replaced(&worker.session) {
             return Ok(Err(name_taken(&worker)));
         }
-        for session in self.sessions.replaced_by(&worker) {
+        let replaced = self.sessions.replaced_by(&worker);
+        if replaced.iter().any(|session| !may_be_of_one(session, &worker.session)) {
+            return Ok(Err(name_of_another(&worker)));
+        }
+        for session in replaced {
             self.end_session(&session, &Ending::Lost("it registered again".to_owned()))?;
             self.sessions.note_replaced(&session);
         }

@@ -7,7 +7,7 @@
 use rusqlite::Connection;
 
 /// Version of the tables, in SQLite's `user_version`. A newer one is refused, never guessed at.
-pub(super) const FORMAT: i64 = 3;
+pub(super) const FORMAT: i64 = 4;
 
 const TABLES: &str = "
 CREATE TABLE meta (
@@ -32,7 +32,8 @@ CREATE TABLE runs (
   evaluation TEXT NOT NULL,
   facts TEXT NOT NULL,
   plan TEXT NOT NULL,
-  plan_digest TEXT NOT NULL
+  plan_digest TEXT NOT NULL,
+  owner TEXT
 );
 
 CREATE TABLE units (
@@ -194,10 +195,14 @@ pub(super) fn upgrade(connection: &mut Connection, from: i64) -> rusqlite::Resul
         transaction.execute_batch(RESULTS)?;
         transaction.execute_batch(SPLIT_RESULTS)?;
     }
-    transaction.execute_batch("ALTER TABLE events RENAME TO single_events")?;
-    transaction.execute_batch(EVENTS)?;
-    transaction.execute_batch(JOIN_EVENTS)?;
-    transaction.execute_batch(ACCOUNTS)?;
+    if from < 3 {
+        transaction.execute_batch("ALTER TABLE events RENAME TO single_events")?;
+        transaction.execute_batch(EVENTS)?;
+        transaction.execute_batch(JOIN_EVENTS)?;
+        transaction.execute_batch(ACCOUNTS)?;
+    }
+    // Before, nobody was told apart.
+    transaction.execute_batch("ALTER TABLE runs ADD COLUMN owner TEXT")?;
     transaction.pragma_update(None, "user_version", FORMAT)?;
     transaction.commit()
 }

@@ -23,6 +23,7 @@ fn submission(request_id: &str) -> Submission {
     Submission {
         id: crate::fresh_name(),
         request_id: request_id.into(),
+        owner: None,
         name: "n".into(),
         build: "1".into(),
         units: 3,
@@ -306,7 +307,7 @@ fn events_of_the_format_before_are_kept() {
     let store = Store::open(state.path()).unwrap();
     let run = submission("r");
     store.insert_run(&run, 1).unwrap();
-    let format_2 = "DROP TABLE events; DROP TABLE accounts; DROP TABLE readings;
+    let format_2 = "ALTER TABLE runs DROP COLUMN owner; DROP TABLE events; DROP TABLE accounts; DROP TABLE readings;
         CREATE TABLE events (run INTEGER NOT NULL, sequence INTEGER NOT NULL,
           at_unix_ms INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run, sequence))
           WITHOUT ROWID;
@@ -316,6 +317,23 @@ fn events_of_the_format_before_are_kept() {
     drop(store);
     assert_eq!(events(state.path(), run.id.as_str()), EVENTS);
     assert_eq!(check_store(state.path()).unwrap(), []);
+}
+
+#[test]
+fn a_run_from_before_there_were_owners_has_none() {
+    let state = tempfile::tempdir().unwrap();
+    let store = Store::open(state.path()).unwrap();
+    let (old, new) = (submission("old"), submission("new"));
+    store.insert_run(&old, 1).unwrap();
+    let format_3 = "ALTER TABLE runs DROP COLUMN owner; PRAGMA user_version = 3;";
+    store.connection.execute_batch(format_3).unwrap();
+    drop(store);
+    let store = Store::open(state.path()).unwrap();
+    let new = Submission { owner: Some("client/a".to_owned()), ..new };
+    store.insert_run(&new, 2).unwrap();
+    assert_eq!(store.owner(&old.id).unwrap(), Some(None));
+    assert_eq!(store.owner(&new.id).unwrap(), Some(new.owner));
+    assert_eq!(store.owner(&"none".parse().unwrap()).unwrap(), None);
 }
 
 #[test]

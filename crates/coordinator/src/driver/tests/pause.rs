@@ -1,6 +1,7 @@
 //! A disk that is full for a while.
 
 use super::*;
+use crate::access::Caller;
 
 /// Until the next attempt to write.
 const RETRY_MS: u64 = 1_000;
@@ -13,7 +14,8 @@ fn while_nothing_can_be_stored_callers_are_refused_and_workers_stay() {
     let held = bench.lease(&worker).unwrap();
     bench.driver.store.refuse_writes(true);
     let refused = |bench: &mut Bench| {
-        let cancelled = bench.send(|reply| Request::Cancel(run.clone(), reply)).try_recv();
+        let cancelled =
+            bench.send(|reply| Request::Cancel(run.clone(), Caller::default(), reply)).try_recv();
         assert!(cancelled.is_err(), "no answer: the handler tells the reason");
     };
     refused(&mut bench);
@@ -51,7 +53,7 @@ async fn a_caller_is_told_why_nothing_can_be_stored() {
     let (handle, mut requests) = handle(crate::life::Life::default(), bench.driver.pause.clone());
     bench.driver.store.refuse_writes(true);
     let asking = tokio::spawn(async move {
-        let ask = |reply| Request::Cancel(run, reply);
+        let ask = |reply| Request::Cancel(run, Caller::default(), reply);
         handle.ask(std::time::Duration::from_secs(10), ask).await
     });
     let request = requests.recv().await.unwrap();

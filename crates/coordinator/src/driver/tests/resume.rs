@@ -1,14 +1,19 @@
 //! Going on with a run: from where, on which slices, with which build, and without what is lost.
 
 use super::*;
+use crate::access::Caller;
 
 fn resume(bench: &mut Bench, run: &RunId, lost: &[Digest]) -> Result<Resumed, Refusal> {
-    let call = Resumption { run: run.clone(), lost: lost.iter().copied().collect() };
+    let call = Resumption {
+        run: run.clone(),
+        by: Caller::default(),
+        lost: lost.iter().copied().collect(),
+    };
     bench.ask(|reply| Request::Resume(call, reply))
 }
 
 fn cancel(bench: &mut Bench, run: &RunId) {
-    bench.ask(|reply| Request::Cancel(run.clone(), reply)).unwrap();
+    bench.ask(|reply| Request::Cancel(run.clone(), Caller::default(), reply)).unwrap();
 }
 
 #[test]

@@ -1,0 +1,230 @@
+//! [`Incoming`]: connections whose handshake is over.
+//!
+//! Invariants: a handshake holds up nobody else's, and is over within five seconds; at most 256 are
+//! on their way at once, and who comes then waits in the kernel's queue.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{Semaphore, mpsc},
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+use crate::{Credentials, Identity, credentials::Loaded};
+
+const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKES: usize = 256;
+/// Connections that wait for the server's loop.
+const READY: usize = 64;
+/// After an error of the listener, such as no free file descriptor.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Where it calls from.
+    pub address: SocketAddr,
+    /// Who it is, by its certificate.
+    pub identity: Identity,
+}
+
+/// A connection with a known peer.
+#[derive(Debug)]
+pub struct Secured {
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+}
+
+impl Secured {
+    /// Who is at the other end.
+    pub const fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl Connected for Secured {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
+}
+
+/// Connections of a listener, each with its peer. Dropping it stops the listener.
+#[derive(Debug)]
+pub struct Incoming {
+    ready: mpsc::Receiver<Secured>,
+    address: SocketAddr,
+    accepting: tokio::task::AbortHandle,
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// What is spoken inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speech {
+    Grpc,
+    Http,
+}
+
+impl Speech {
+    fn config(self, loaded: &Loaded) -> Arc<ServerConfig> {
+        Arc::clone(match self {
+            Self::Grpc => &loaded.server,
+            Self::Http => &loaded.pages,
+        })
+    }
+}
+
+impl Incoming {
+    /// Callers that speak gRPC.
+    ///
+    /// # Errors
+    /// If the listener has no address.
+    pub fn grpc(listener: TcpListener, credentials: Credentials) -> io::Result<Self> {
+        Self::new(listener, credentials, Speech::Grpc)
+    }
+
+    /// Callers that speak HTTP/1.1.
+    ///
+    /// # Errors
+    /// If the listener has no address.
+    pub fn http(listener: TcpListener, credentials: Credentials) -> io::Result<Self> {
+        Self::new(listener, credentials, Speech::Http)
+    }
+
+    fn new(listener: TcpListener, credentials: Credentials, speech: Speech) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let (sender, ready) = mpsc::channel(READY);
+        let accepting = tokio::spawn(accept(listener, credentials, speech, sender)).abort_handle();
+        Ok(Self { ready, address, accepting })
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The next connection; none once the listener is gone.
+    pub async fn next(&mut self) -> Option<Secured> {
+        self.ready.recv().await
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Secured>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.ready.poll_recv(context).map(|next| next.map(Ok))
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    credentials: Credentials,
+    speech: Speech,
+    ready: mpsc::Sender<Secured>,
+) {
+    let places = Arc::new(Semaphore::new(HANDSHAKES));
+    // Handshakes end with the listener.
+    let mut shaking = tokio::task::JoinSet::new();
+    loop {
+        while shaking.try_join_next().is_some() {}
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (stream, address) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be taken");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let acceptor = TlsAcceptor::from(speech.config(&credentials.current()));
+        let ready = ready.clone();
+        shaking.spawn(async move {
+            let shaken = timeout(HANDSHAKE, shake(acceptor, stream, address)).await;
+            drop(place);
+            match shaken {
+                // The server is gone: so is the connection.
+                Ok(Ok(secured)) => drop(ready.send(secured).await),
+                Ok(Err(error)) => {
+                    tracing::warn!(peer = %address, %error, "a connection was refused");
+                }
+                Err(_) => {
+                    let error = "no handshake within 5 s";
+                    tracing::warn!(peer = %address, error, "a connection was refused");
+                }
+            }
+        });
+    }
+}
+
+async fn shake(
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> io::Result<Secured> {
+    stream.set_nodelay(true)?;
+    let stream = acceptor.accept(stream).await?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
+    let shown = shown.ok_or_else(|| io::Error::other("no certificate was shown"))?;
+    let identity = Identity::of(shown).map_err(io::Error::other)?;
+    Ok(Secured { stream, peer: Peer { address, identity } })
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, buffer)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
