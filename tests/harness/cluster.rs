@@ -40,6 +40,8 @@ pub struct Setup {
     pub coordinator: Vec<String>,
     /// More arguments of every worker.
     pub worker: Vec<String>,
+    /// Whether everybody has certificates, from the folder `certs` of the home.
+    pub certified: bool,
     /// More variables of the coordinator and of every worker.
     pub environment: Vec<(String, String)>,
 }
@@ -52,6 +54,7 @@ impl Default for Setup {
             heartbeat: "200 ms".to_owned(),
             coordinator: Vec::new(),
             worker: Vec::new(),
+            certified: false,
             environment: Vec::new(),
         }
     }
@@ -91,8 +94,13 @@ impl Cluster {
     /// Nobody yet.
     pub fn prepare(setup: Setup) -> Self {
         let any = "127.0.0.1:0".to_owned();
+        let home = Home::default();
+        if setup.certified {
+            let made = home.run(&["certs", "init"]);
+            assert_eq!(made.code, Some(0), "{made:#?}");
+        }
         Self {
-            home: Home::default(),
+            home,
             setup,
             grpc: any.clone(),
             http: any,
@@ -134,7 +142,14 @@ impl Cluster {
 
     /// The coordinator's URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.grpc)
+        let scheme = if self.setup.certified { "https" } else { "http" };
+        format!("{scheme}://{}", self.grpc)
+    }
+
+    /// Arguments with which somebody of this role shows a certificate.
+    fn certificate(&self, role: &str) -> Vec<String> {
+        let folder = self.home.path().join("certs").join(role).display().to_string();
+        if self.setup.certified { vec!["--tls".to_owned(), folder] } else { Vec::new() }
     }
 
     /// `host:port` of the coordinator's HTTP.
@@ -160,9 +175,10 @@ impl Cluster {
         ];
         let mut command = self.home.command(&[COORDINATOR]);
         command.args(own.as_flattened()).args(&self.setup.coordinator);
+        command.args(self.certificate(COORDINATOR));
         let service = self.service(command, COORDINATOR);
         let ready = service.line("coordinator ready: ");
-        let mut addresses = ready.split("http://").skip(1).map(|rest| {
+        let mut addresses = ready.split("://").skip(1).map(|rest| {
             let end = rest.find(|c: char| c == ',' || c.is_whitespace()).unwrap_or(rest.len());
             rest[..end].to_owned()
         });
@@ -198,6 +214,9 @@ impl Cluster {
         let own = [["--coordinator", &url], ["--name", name], ["--device", "cpu"]];
         let mut command = self.home.command(&["worker"]);
         command.args(own.as_flattened()).args(&self.setup.worker).args(arguments);
+        if !arguments.contains(&"--tls") {
+            command.args(self.certificate("worker"));
+        }
         self.service(command, name)
     }
 
@@ -275,7 +294,8 @@ impl Cluster {
     /// A count of the coordinator, by its name with its labels, as `/metrics` tells it.
     pub fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(&self.http).unwrap();
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let value = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -294,7 +314,10 @@ impl Cluster {
     }
 
     fn client_command(&self, arguments: &[&str]) -> Command {
-        let command = self.home.command(&Self::client_arguments(&self.url(), arguments));
+        let mut command = self.home.command(&Self::client_arguments(&self.url(), arguments));
+        if !arguments.contains(&"--tls") {
+            command.args(self.certificate("client"));
+        }
         self.on(COORDINATOR, command)
     }
 

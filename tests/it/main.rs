@@ -11,3 +11,4 @@ mod invariance;
 mod numbers;
 mod recipes;
 mod recovery;
+mod secure;

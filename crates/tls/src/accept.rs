@@ -1,7 +1,7 @@
 //! [`Incoming`]: connections whose handshake is over.
 //!
 //! Invariants: a handshake holds up nobody else's, and is over within five seconds; at most 256 are
-//! on their way at once, and who comes then waits in the kernel's queue.
+//! on their way at once, and 4,096 connections are open: who comes then waits in the kernel's queue.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -27,6 +27,7 @@ use crate::{Credentials, Identity, credentials::Loaded};
 
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 256;
+const CONNECTIONS: usize = 4_096;
 /// Connections that wait for the server's loop.
 const READY: usize = 64;
 /// After an error of the listener, such as no free file descriptor.
@@ -46,6 +47,7 @@ pub struct Peer {
 pub struct Secured {
     stream: TlsStream<TcpStream>,
     peer: Peer,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Secured {
@@ -143,11 +145,13 @@ async fn accept(
     ready: mpsc::Sender<Secured>,
 ) {
     let places = Arc::new(Semaphore::new(HANDSHAKES));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
     // Handshakes end with the listener.
     let mut shaking = tokio::task::JoinSet::new();
     loop {
         while shaking.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(connection) = Arc::clone(&connections).acquire_owned().await else { return };
         let (stream, address) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -159,7 +163,7 @@ async fn accept(
         let acceptor = TlsAcceptor::from(speech.config(&credentials.current()));
         let ready = ready.clone();
         shaking.spawn(async move {
-            let shaken = timeout(HANDSHAKE, shake(acceptor, stream, address)).await;
+            let shaken = timeout(HANDSHAKE, shake(acceptor, stream, address, connection)).await;
             drop(place);
             match shaken {
                 // The server is gone: so is the connection.
@@ -180,13 +184,14 @@ async fn shake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     address: SocketAddr,
+    place: OwnedSemaphorePermit,
 ) -> io::Result<Secured> {
     stream.set_nodelay(true)?;
     let stream = acceptor.accept(stream).await?;
     let shown = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
     let shown = shown.ok_or_else(|| io::Error::other("no certificate was shown"))?;
     let identity = Identity::of(shown).map_err(io::Error::other)?;
-    Ok(Secured { stream, peer: Peer { address, identity } })
+    Ok(Secured { stream, peer: Peer { address, identity }, _place: place })
 }
 
 impl AsyncRead for Secured {

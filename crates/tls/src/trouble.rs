@@ -26,7 +26,9 @@ fn tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Tls> {
 const fn of_tls(error: &Tls) -> Option<&'static str> {
     use AlertDescription as Alert;
     Some(match error {
-        Tls::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+        Tls::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => {
             "the other side's certificate is of an authority that ca.crt does not hold: use the \
              folders that one `orchestrator certs init` made"
         }
