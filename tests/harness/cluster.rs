@@ -251,6 +251,34 @@ impl Cluster {
         child_processes(self.worker(name).child.id())
     }
 
+    /// Starts a worker of which nobody knows yet whether it comes up. Ends with [`Cluster::let_be_ready`].
+    pub fn begin_worker(&mut self, name: &str, arguments: &[&str]) {
+        let service = self.launch_worker(name, arguments);
+        self.workers.insert(name.to_owned(), service);
+    }
+
+    /// Waits until a worker that was begun is registered.
+    pub fn let_be_ready(&self, name: &str) {
+        self.worker(name).line("ready: ");
+    }
+
+    /// Where a service that has `--health` tells it.
+    pub fn health(&self, name: &str) -> String {
+        let service = self.workers.get(name).or(self.coordinator.as_ref()).unwrap();
+        let line = service.line("health on ");
+        line.trim_start_matches("health on ").to_owned()
+    }
+
+    /// Asks a worker to leave (SIGTERM) and does not wait.
+    pub fn ask_worker_to_leave(&self, name: &str) {
+        assert!(signal(self.worker_pid(name), Signal::SIGTERM));
+    }
+
+    /// Waits for the end of a worker that is on its way; its exit code.
+    pub fn worker_left(&mut self, name: &str) -> Option<i32> {
+        self.workers.remove(name).expect("there is no such worker").child.wait().unwrap().code()
+    }
+
     fn worker(&self, name: &str) -> &Service {
         self.workers.get(name).unwrap_or_else(|| panic!("there is no worker {name}"))
     }

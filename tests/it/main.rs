@@ -6,6 +6,7 @@ mod bad_input;
 mod chaos;
 mod cli;
 mod cluster;
+mod health;
 mod hosts;
 mod invariance;
 mod numbers;

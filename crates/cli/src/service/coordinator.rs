@@ -174,7 +174,9 @@ pub(super) async fn health(address: Option<SocketAddr>) -> Result<Option<Health>
     let Some(address) = address else { return Ok(None) };
     let listening = Health::listen(address).await;
     let health = listening.with_context(|| format!("cannot listen on {address} (`--health`)"));
-    health.map(Some).map_err(Failure::usage)
+    let health = health.map_err(Failure::usage)?;
+    say(format_args!("health on {}", health.address()));
+    Ok(Some(health))
 }
 
 fn not_started(error: StartError) -> Failure {
