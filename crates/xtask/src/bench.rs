@@ -13,6 +13,7 @@ mod ratio;
 mod results;
 mod scheduler;
 mod split;
+mod start;
 mod tensors;
 
 use anyhow::{Context, Result};
@@ -23,6 +24,7 @@ pub(crate) use memory::{Asked, run as memory};
 pub(crate) use planted::run as planted;
 pub(crate) use scheduler::{Asked as AskedScheduler, run as scheduler};
 pub(crate) use split::{Asked as AskedSplit, run as split};
+pub(crate) use start::{Asked as AskedStart, run as start};
 pub(crate) use tensors::{Asked as AskedTensors, run as tensors};
 
 /// One line on stdout.

@@ -92,6 +92,10 @@ enum Bench {
     ///
     /// Writes its table into tests/bench/RESULTS.md.
     Split(bench::AskedSplit),
+    /// How soon a coordinator answers, and what it takes while it has nothing to do
+    ///
+    /// Writes its table into tests/bench/RESULTS.md.
+    Start(bench::AskedStart),
     /// Large blobs over loopback gRPC beside raw TCP
     ///
     /// Writes its table into tests/bench/RESULTS.md.
@@ -127,6 +131,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         }
         Verb::Bench(Bench::Split(asked)) => {
             bench::split(&checkout, &asked).map(|()| ExitCode::SUCCESS)
+        }
+        Verb::Bench(Bench::Start(asked)) => {
+            bench::start(&checkout, &asked).map(|()| ExitCode::SUCCESS)
         }
         Verb::Bench(Bench::Tensors(asked)) => {
             bench::tensors(&checkout, &asked).map(|()| ExitCode::SUCCESS)
