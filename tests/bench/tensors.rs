@@ -16,10 +16,11 @@ use std::{
 
 use orchestrator_coordinator::{Config, Coordinator};
 use orchestrator_proto::{
-    Blocking, CHUNK_BYTES, connect,
+    Blocking, CHUNK_BYTES, connect_by,
     domain::Blob,
     v1::{self, coordinator_client::CoordinatorClient},
 };
+use orchestrator_tls::{Authority, Credentials, Identity, Role, Validity};
 use orchestrator_types::{ByteCount, Digest};
 use orchestrator_worker::Client;
 use tonic::transport::Channel;
@@ -36,7 +37,8 @@ fn main() -> Outcome<()> {
     let folder = tempfile::tempdir_in(folder)?;
     let bytes = tensor(mib << 20);
     let runtime = tokio::runtime::Runtime::new()?;
-    let bench = runtime.block_on(Bench::start(folder.path(), &bytes))?;
+    let bench = runtime.block_on(Bench::start(&folder.path().join("plain"), &bytes, false))?;
+    let secured = runtime.block_on(Bench::start(&folder.path().join("tls"), &bytes, true))?;
     for round in 0..rounds {
         let tell = |way: &str, seconds: f64| {
             let line = serde_json::json!({
@@ -51,6 +53,9 @@ fn main() -> Outcome<()> {
         tell("tcp", raw(&bytes)?)?;
         tell("memory", bench.fetch_into_memory(&runtime)?)?;
         bench.forget()?;
+        tell("stage-tls", secured.stage(&runtime)?)?;
+        tell("fetch-tls", secured.fetch(&runtime)?)?;
+        secured.forget()?;
         let digest = || {
             std::hint::black_box(Digest::of(&bytes));
             Ok(())
@@ -59,6 +64,7 @@ fn main() -> Outcome<()> {
         tell("file", timed(|| write(&folder.path().join("file"), &bytes))?)?;
     }
     runtime.block_on(bench.coordinator.shutdown());
+    runtime.block_on(secured.coordinator.shutdown());
     Ok(())
 }
 
@@ -112,6 +118,19 @@ fn raw(bytes: &[u8]) -> Outcome<f64> {
     Ok(seconds)
 }
 
+/// Those of a coordinator and of a worker.
+fn certificates(folder: &Path) -> Outcome<(Credentials, Credentials)> {
+    let authority = Authority::new(Validity::days(1))?;
+    let issue = |role: Role, hosts: &[String]| -> Outcome<Credentials> {
+        let identity = Identity::new(role, "bench")?;
+        let own = folder.join(role.name());
+        authority.issue(&identity, hosts, Validity::days(1))?.write(&own)?;
+        Ok(Credentials::open(own)?)
+    };
+    let hosts = ["127.0.0.1".to_owned()];
+    Ok((issue(Role::Coordinator, &hosts)?, issue(Role::Worker, &[])?))
+}
+
 struct Bench {
     coordinator: Coordinator,
     channel: Channel,
@@ -122,11 +141,17 @@ struct Bench {
 }
 
 impl Bench {
-    async fn start(folder: &Path, bytes: &[u8]) -> Outcome<Self> {
+    async fn start(folder: &Path, bytes: &[u8], secured: bool) -> Outcome<Self> {
+        fs::create_dir(folder)?;
         let (source, target) = (folder.join("source"), folder.join("target"));
         fs::write(&source, bytes)?;
-        let coordinator = Coordinator::start(Config::local(folder.join("state"))).await?;
-        let channel = connect(&format!("http://{}", coordinator.address())).await?;
+        let tls = if secured { Some(certificates(folder)?) } else { None };
+        let (own, worker) = tls.unzip();
+        let config = Config { tls: own, ..Config::local(folder.join("state")) };
+        let coordinator = Coordinator::start(config).await?;
+        let scheme = if secured { "https" } else { "http" };
+        let dial = worker.map(orchestrator_tls::dial).unwrap_or_default();
+        let channel = connect_by(&dial, &format!("{scheme}://{}", coordinator.address())).await?;
         let client = Client::new(channel.clone(), Blocking::Threads);
         let size_bytes = ByteCount::bytes(bytes.len() as u64);
         let blob = Blob { digest: Digest::of(bytes), size_bytes };

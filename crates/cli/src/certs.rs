@@ -1,6 +1,6 @@
 //! `orchestrator certs`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::anyhow;
 use orchestrator_tls::{Authority, AuthorityError, Credentials, Identity, Role, Validity};
@@ -68,7 +68,7 @@ fn names(hosts: &[String]) -> Vec<String> {
 fn issue(
     authority: &Path,
     identity: &Identity,
-    output: &PathBuf,
+    output: &Path,
     hosts: &[String],
     days: u32,
     replace: bool,

@@ -13,6 +13,7 @@ use crate::{blobs::BlobPlace, calls::CallLimits};
 
 /// Settings of one coordinator.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "settings, each with its own name")]
 pub struct Config {
     /// Folder of the store, the blobs and finished runs; one coordinator at a time.
     pub state: PathBuf,

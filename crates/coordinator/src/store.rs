@@ -440,8 +440,8 @@ impl Store {
         found.map(|(id, units)| Ok((query::run_id(&id)?, units))).transpose()
     }
 
-    /// Who submitted a run; `None` if there is no such run.
-    pub(crate) fn owner(&self, run: &RunId) -> Result<Option<Option<String>>, StoreError> {
+    /// Who submitted a run, if somebody with a certificate did.
+    pub(crate) fn owner(&self, run: &RunId) -> Result<Option<String>, StoreError> {
         query::owner(&self.connection, run)
     }
 

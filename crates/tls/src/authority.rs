@@ -202,6 +202,6 @@ fn create_folder(folder: &Path) -> Result<(), AuthorityError> {
 
 fn create(path: &Path, text: &str, mode: u32) -> Result<(), AuthorityError> {
     let mut options = OpenOptions::new();
-    let made = options.write(true).create_new(true).mode(mode).open(path);
-    made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(file("write", path))
+    let file_made = options.write(true).create_new(true).mode(mode).open(path);
+    file_made.and_then(|mut made| made.write_all(text.as_bytes())).map_err(file("write", path))
 }

@@ -98,8 +98,10 @@ impl Driver {
 
     /// Whether this caller may end or continue the run, if there is one.
     fn may_change(&self, run: &RunId, by: &Caller) -> Result<Result<(), Refusal>, StoreError> {
-        let owner = self.store.owner(run)?;
-        Ok(owner.map_or(Ok(()), |owner| by.may_change(owner.as_deref())))
+        if self.store.run_state(run)?.is_none() {
+            return Ok(Ok(()));
+        }
+        Ok(by.may_change(self.store.owner(run)?.as_deref()))
     }
 
     pub(super) fn cancel(

@@ -223,13 +223,11 @@ pub(super) fn running(connection: &Connection) -> Result<Vec<RunId>, StoreError>
     rows(connection, sql, [], |row| run_id(&column::<String>(row, 0)?))
 }
 
-pub(super) fn owner(
-    connection: &Connection,
-    run: &RunId,
-) -> Result<Option<Option<String>>, StoreError> {
+pub(super) fn owner(connection: &Connection, run: &RunId) -> Result<Option<String>, StoreError> {
     connection
         .prepare_cached("SELECT owner FROM runs WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([run.as_str()], |row| row.get(0)).optional())
+        .map(Option::flatten)
         .map_err(StoreError::database("be read"))
 }
 

@@ -331,9 +331,8 @@ fn a_run_from_before_there_were_owners_has_none() {
     let store = Store::open(state.path()).unwrap();
     let new = Submission { owner: Some("client/a".to_owned()), ..new };
     store.insert_run(&new, 2).unwrap();
-    assert_eq!(store.owner(&old.id).unwrap(), Some(None));
-    assert_eq!(store.owner(&new.id).unwrap(), Some(new.owner));
-    assert_eq!(store.owner(&"none".parse().unwrap()).unwrap(), None);
+    assert_eq!(store.owner(&old.id).unwrap(), None);
+    assert_eq!(store.owner(&new.id).unwrap(), new.owner);
 }
 
 #[test]

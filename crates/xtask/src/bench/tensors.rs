@@ -92,6 +92,8 @@ impl Figures {
             ("stage", "`Stage`: file, gRPC, digest, file, sync"),
             ("fetch", "`Fetch`: file, digest, gRPC, digest, file"),
             ("memory", "`Fetch` into memory: file, gRPC"),
+            ("stage-tls", "`Stage` inside TLS"),
+            ("fetch-tls", "`Fetch` inside TLS"),
             ("digest", "the digest alone, one thread"),
             ("file", "the file alone, written and synced"),
         ];
