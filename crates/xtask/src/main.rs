@@ -3,7 +3,8 @@
 //! Purpose: set up libtorch, run the demonstration, run every check, install the binaries.
 //! Invariant: this crate builds without libtorch and depends on no other crate of the workspace,
 //! since it is what makes the others buildable.
-//! Absent on purpose: Python code (pip only fetches files) and shell scripts.
+//! Absent on purpose: shell scripts, and Python code but for what only Python has (`bench`, and the
+//! adapter of `manifests`).
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -19,6 +20,7 @@ mod checkout;
 mod demo;
 mod graph;
 mod install;
+mod manifests;
 mod setup;
 mod suite;
 mod tally;
@@ -54,6 +56,15 @@ enum Verb {
         /// Leave out the slow end-to-end tests (names that start with `slow_`)
         #[arg(long)]
         quick: bool,
+    },
+    /// Render and check what is shipped for Docker and Kubernetes
+    ///
+    /// Part of `test`. Installs renderers and validators (about 500 MB) into the cache on first use;
+    /// needs Python 3.11.
+    Manifests {
+        /// Keep what the chart says of wrong values as the messages to expect
+        #[arg(long)]
+        update: bool,
     },
     /// Measure beside the reference implementation, on the same files and cores
     ///
@@ -118,6 +129,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Setup { cuda } => setup::run(&checkout, cuda).map(|()| ExitCode::SUCCESS),
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
+        Verb::Manifests { update } => manifests::run(&checkout, update).map(|_| ExitCode::SUCCESS),
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Chaos(asked)) => {
             bench::chaos(&checkout, &asked).map(|()| ExitCode::SUCCESS)

@@ -65,6 +65,12 @@ fn existing_installation(checkout: &Checkout, store: &Store) -> Result<Option<Pa
     Ok(Some(linked))
 }
 
+/// A Python with pip; as root on Debian or Ubuntu it is installed if there is none.
+pub(crate) fn python_with_pip() -> Result<&'static str> {
+    distribution::ensure(true)?;
+    distribution::python_with_pip().context("python3 with pip is needed, and is not there")
+}
+
 fn refuse_other_platforms() -> Result<()> {
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Ok(());
