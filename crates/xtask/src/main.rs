@@ -19,7 +19,9 @@ mod cache;
 mod checkout;
 mod demo;
 mod graph;
+mod images;
 mod install;
+mod libtorch;
 mod manifests;
 mod setup;
 mod suite;
@@ -65,6 +67,16 @@ enum Verb {
         /// Keep what the chart says of wrong values as the messages to expect
         #[arg(long)]
         update: bool,
+    },
+    /// Build the container images without a container engine, and prove that they serve
+    ///
+    /// Needs root on Debian or Ubuntu. Not part of `test`.
+    Images(images::Asked),
+    /// Copy what running needs of libtorch into DIR; a step of the Dockerfile
+    #[command(hide = true)]
+    Libtorch {
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
     },
     /// Measure beside the reference implementation, on the same files and cores
     ///
@@ -130,6 +142,8 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
         Verb::Manifests { update } => manifests::run(&checkout, update).map(|_| ExitCode::SUCCESS),
+        Verb::Images(asked) => images::run(&checkout, &asked).map(|()| ExitCode::SUCCESS),
+        Verb::Libtorch { folder } => libtorch::copy(&checkout, &folder).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Chaos(asked)) => {
             bench::chaos(&checkout, &asked).map(|()| ExitCode::SUCCESS)

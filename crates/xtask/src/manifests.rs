@@ -5,7 +5,7 @@
 
 use crate::checkout::Checkout;
 use crate::tally::Tally;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -121,6 +121,34 @@ fn tell(rendered: &Rendered) {
 
 /// Of a text file of the checkout.
 fn read(path: &std::path::Path) -> Result<String> {
-    use anyhow::Context;
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// What the manifests start, word for word.
+pub(crate) struct Shipped {
+    pub(crate) coordinator: Vec<String>,
+    pub(crate) worker: Vec<String>,
+    pub(crate) submit: Vec<String>,
+    /// The text of eval.yaml.
+    pub(crate) evaluation: String,
+}
+
+/// The arguments of the overlay with an evaluation.
+pub(crate) fn shipped(checkout: &Checkout) -> Result<Shipped> {
+    let rendered = Tools::prepare(checkout)?.render()?;
+    let objects = rendered.kustomize.get("evaluation").map_or(&[][..], |set| &set[..]);
+    let arguments = |kind: &str| -> Result<Vec<String>> {
+        let object = objects.iter().find(|object| object["kind"] == kind);
+        let pod = object.and_then(pods::template).context("the overlay has all kinds")?;
+        let container = pod.pointer("/spec/containers/0").context("a pod has a container")?;
+        Ok(pods::arguments(container).map(str::to_owned).collect())
+    };
+    let map = objects.iter().find(|object| object["kind"] == "ConfigMap");
+    let text = map.and_then(|map| map["data"]["eval.yaml"].as_str());
+    Ok(Shipped {
+        coordinator: arguments("StatefulSet")?,
+        worker: arguments("Deployment")?,
+        submit: arguments("Job")?,
+        evaluation: text.context("the overlay has an eval.yaml")?.to_owned(),
+    })
 }
