@@ -9,8 +9,6 @@ use std::path::Path;
 
 const SOURCES: [&str; 2] = ["crates/cli/src/args.rs", "crates/cli/src/args/service.rs"];
 const VARIABLE: &str = "ORCHESTRATOR_";
-/// Flags that the manifests are written for and that the command line is about to get.
-const PROMISED: [&str; 2] = ["tls", "health"];
 
 /// Flags by verb, and variables of the environment.
 pub(super) struct Flags {
@@ -71,7 +69,7 @@ impl Flags {
         let used = arguments.filter_map(|argument| argument.strip_prefix("--"));
         let names = used.map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name));
         let flags = names
-            .filter(|name| !known.contains(*name) && !PROMISED.contains(name))
+            .filter(|name| !known.contains(*name))
             .map(|name| format!("`orchestrator {verb}` has no flag --{name}"));
         let set = list(&container["env"]).filter_map(|variable| variable["name"].as_str());
         let variables = set
