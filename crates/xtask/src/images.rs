@@ -14,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod asks;
 mod container;
 mod engine;
 mod offline;

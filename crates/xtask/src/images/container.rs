@@ -30,6 +30,10 @@ impl Network {
         super::engine::succeed(&mut up)?;
         Ok(network)
     }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl Drop for Network {

@@ -20,7 +20,7 @@ pub(super) fn prepare(checkout: &Checkout, folder: &Path) -> Result<()> {
     let cargo = folder.join("cargo");
     fs::create_dir_all(&cargo).with_context(|| format!("cannot make {}", cargo.display()))?;
     let mut fetch = checkout.cargo();
-    fetch.args(["fetch", "--locked"]).env("CARGO_HOME", &cargo);
+    fetch.args(["fetch", "--locked", "--quiet"]).env("CARGO_HOME", &cargo);
     if let Some(configured) = cargo_home().map(|home| home.join("config.toml"))
         && configured.exists()
     {

@@ -1,10 +1,12 @@
 //! What the images are proved to do: start as the manifests start them, register over TLS, evaluate,
 //! drain, and write nowhere else.
 
+use super::asks::Asker;
 use super::container::{Container, Mount, Network, Spec};
 use super::engine::{Built, Image};
 use crate::checkout::Checkout;
 use crate::manifests::{Shipped, shipped};
+use crate::setup;
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, chown};
@@ -39,6 +41,17 @@ pub(super) fn run(checkout: &Checkout, built: &Built, work: &Path) -> Result<()>
         worker.wait_for(" ready: ")?;
     }
     tell("two workers registered over TLS");
+    let asker = Asker {
+        network: &scene.network,
+        script: checkout.root().join("deploy/check/client.py"),
+        python: setup::python_with_pip()?,
+    };
+    for (name, port) in [("coordinator", 7072), ("worker-a", 17072), ("worker-b", 27072)] {
+        asker.probe(name, port)?;
+    }
+    tell("the probes of all three are answered SERVING");
+    asker.scrape(SERVICE, &scene.place.secret("client")?)?;
+    tell("metrics are told over TLS with the client's certificate, and not without one");
     let mut job = scene.submit("first")?;
     scene.judge(&mut job, "first")?;
     let mut job = scene.submit("second")?;
