@@ -124,7 +124,11 @@ fn unseen_files(checkout: &Checkout, tools: &Tools) -> Result<Vec<String>> {
 impl Mutant {
     /// The overlay's objects with the fault in them.
     fn apply(&self, rendered: &Rendered) -> Option<Vec<Value>> {
-        let mut set = rendered.kustomize.get(self.overlay)?.clone();
+        self.plant(rendered.kustomize.get(self.overlay)?)
+    }
+
+    fn plant(&self, objects: &[Value]) -> Option<Vec<Value>> {
+        let mut set = objects.to_vec();
         let object = set.iter_mut().find(|object| super::named(object) == self.object)?;
         let (parent, key) = self.place.rsplit_once('/')?;
         let key = key.replace("~1", "/");
@@ -141,5 +145,35 @@ impl Mutant {
             _ => return None,
         }
         Some(set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_table_is_understood() {
+        assert_eq!(mutants().unwrap().len() + 2, count());
+        for line in
+            ["cpu | a b | /x | 1", "cpu | a b | /x | {1 | schemas", "cpu | a b | /x | 1 | me"]
+        {
+            assert!(mutant(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_planted_only_where_its_place_is() {
+        let object = json!({"kind": "a", "metadata": {"name": "b"}, "list": [1, 2], "field": 3});
+        let planted = |place, value| {
+            let mutant = Mutant { overlay: "o", object: "a b", place, value, finder: Schemas };
+            mutant.plant(std::slice::from_ref(&object)).map(|set| set[0].clone())
+        };
+        assert_eq!(planted("/list/1", None).unwrap()["list"], json!([1]));
+        assert_eq!(planted("/list/0", Some(json!(7))).unwrap()["list"], json!([7, 2]));
+        assert_eq!(planted("/new", Some(json!(7))).unwrap()["new"], json!(7));
+        assert!(planted("/fields", None).is_none() && planted("/list/2", None).is_none());
+        assert!(planted("/none/x", Some(json!(1))).is_none());
     }
 }
