@@ -5,6 +5,10 @@ use anyhow::{Result, bail, ensure};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+const LEASED: &str = "orchestrator_units{state=\"leased\"}";
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Who asks, from inside the containers' network.
 pub(super) struct Asker<'a> {
@@ -36,6 +40,24 @@ impl Asker<'_> {
             bail!("metrics are told without a certificate:\n{text}");
         }
         Ok(())
+    }
+
+    /// Waits until the coordinator tells of so many units in work.
+    pub(super) fn wait_for_units(&self, host: &str, certificates: &Path, count: u32) -> Result<()> {
+        let wanted = |text: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(LEASED)).map(str::trim);
+            line.and_then(|number| number.parse::<u32>().ok()).is_some_and(|found| found >= count)
+        };
+        let start = Instant::now();
+        loop {
+            let folder = certificates.as_os_str();
+            match self.ask(&["scrape".as_ref(), host.as_ref(), "7071".as_ref(), folder]) {
+                Ok(text) if wanted(&text) => return Ok(()),
+                Ok(text) if start.elapsed() > PATIENCE => bail!("no work is under way:\n{text}"),
+                Err(text) => bail!("{text}"),
+                Ok(_) => {}
+            }
+        }
     }
 
     /// What the script prints, or why it failed.

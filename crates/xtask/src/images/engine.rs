@@ -12,6 +12,8 @@ const NEEDED: [(&str, &str); 3] =
     [("buildah", "buildah"), ("mmdebstrap", "mmdebstrap"), ("ip", "iproute2")];
 /// What the Dockerfile's `BASE` stands for, made from packages.
 const SUITE: &str = "trixie";
+/// Layers lie over each other; without, each step would copy a whole image.
+const DRIVER: &str = "overlay";
 
 pub(super) struct Engine {
     storage: PathBuf,
@@ -62,7 +64,7 @@ impl Engine {
     pub(super) fn buildah(&self) -> Command {
         let mut command = Command::new("buildah");
         command.env("BUILDAH_ISOLATION", "chroot");
-        command.args(["--storage-driver", "vfs", "--root"]).arg(self.storage.join("root"));
+        command.args(["--storage-driver", DRIVER, "--root"]).arg(self.storage.join("root"));
         command.arg("--runroot").arg(self.storage.join("run"));
         command
     }

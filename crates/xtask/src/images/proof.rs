@@ -14,7 +14,6 @@ use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::Duration;
 
 /// Of the image's user and group.
@@ -23,8 +22,6 @@ const SERVICE: &str = "orchestrator-coordinator";
 /// Of `tests/data/README.md`, and how far off it may be.
 const ACC1: f64 = 0.708_098;
 const TOLERANCE: f64 = 1e-6;
-/// An evaluation takes a quarter of a minute here.
-const IN_THE_MIDDLE: Duration = Duration::from_secs(4);
 
 pub(super) fn run(checkout: &Checkout, built: &Built, work: &Path) -> Result<()> {
     let shipped = shipped(checkout)?;
@@ -50,13 +47,13 @@ pub(super) fn run(checkout: &Checkout, built: &Built, work: &Path) -> Result<()>
         asker.probe(name, port)?;
     }
     tell("the probes of all three are answered SERVING");
-    asker.scrape(SERVICE, &scene.place.secret("client")?)?;
+    let certificates = scene.place.secret("client")?;
+    asker.scrape(SERVICE, &certificates)?;
     tell("metrics are told over TLS with the client's certificate, and not without one");
     let mut job = scene.submit("first")?;
     scene.judge(&mut job, "first")?;
     let mut job = scene.submit("second")?;
-    // Long enough to be in the middle, short enough not to be at its end.
-    sleep(IN_THE_MIDDLE);
+    asker.wait_for_units(SERVICE, &certificates, 2)?;
     let drained = first.stop(Signal::SIGTERM)?;
     tell(&format!("a worker with work drained on SIGTERM in {}, exit code 0", seconds(drained)));
     scene.judge(&mut job, "second")?;
