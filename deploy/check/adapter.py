@@ -26,8 +26,8 @@ def helm_values(folder):
     return {file.stem: yaml.safe_load(file.read_text()) or {} for file in files}
 
 
-def helm_objects(chart, values):
-    manifests = chart.render(values, name="orchestrator", namespace="orchestrator")
+def helm_objects(chart, values, name="orchestrator", namespace="orchestrator"):
+    manifests = chart.render(values, name=name, namespace=namespace)
     found = []
     for path, text in sorted(manifests.items()):
         if not path.endswith(".txt"):
@@ -56,13 +56,17 @@ def render(kubectl, kubernetes, chart_folder):
     findings = helm_python.lint(str(chart_folder), strict=True)
     with helm_python.Chart.load(str(chart_folder)) as chart:
         cases = helm_values(chart_folder / "ci")
+        rendered = {name: helm_objects(chart, values) for name, values in cases.items()}
+        # Under any other name the objects must find each other too.
+        other = helm_objects(chart, cases["everything"], name="eval", namespace="team")
+        rendered["everything, release eval"] = other
         return {
             "kustomize": {folder.name: kustomize(kubectl, folder) for folder in overlays},
             "examples": {
                 file.stem: documents(file.read_text())
                 for file in sorted((kubernetes / "examples").glob("*.yaml"))
             },
-            "helm": {name: helm_objects(chart, values) for name, values in cases.items()},
+            "helm": rendered,
             "refused": helm_refusals(chart, helm_values(chart_folder / "ci" / "refused")),
             "lint": findings if isinstance(findings, (list, dict)) else str(findings),
         }

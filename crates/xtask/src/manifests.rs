@@ -104,14 +104,14 @@ fn tell(rendered: &Rendered) {
     let distinct: BTreeSet<String> =
         rendered.sets().flat_map(|(_, objects)| objects).map(Value::to_string).collect();
     eprintln!(
-        "{} overlays and {} values files; {} distinct objects valid for Kubernetes {}",
+        "{} overlays and {} sets of values; {} distinct objects valid for Kubernetes {}",
         rendered.kustomize.len(),
         rendered.helm.len(),
         distinct.len(),
         VERSIONS.join(" and ")
     );
     eprintln!(
-        "Helm's objects equal Kustomize's in {} of {} values files; {} wrong values refused; {} mutants found",
+        "Helm's objects equal Kustomize's in {} of {} sets of values; {} wrong values refused; {} mutants found",
         rendered.kustomize.len(),
         rendered.helm.len(),
         rendered.refused.len(),
