@@ -1,4 +1,5 @@
-//! Dockerfiles by hadolint, compose files by the schema of the Compose specification.
+//! Dockerfiles by hadolint, compose files by the schema of the Compose specification, and the values in
+//! the documentation.
 
 use super::tools::Tools;
 use crate::checkout::Checkout;
@@ -18,7 +19,16 @@ pub(super) fn check(checkout: &Checkout, tools: &Tools) -> Result<Vec<String>> {
             found.extend(compose(tools, &path)?);
         }
     }
+    found.extend(example(checkout)?);
     Ok(found)
+}
+
+/// The values that the documentation shows are rendered like all others.
+fn example(checkout: &Checkout) -> Result<Option<String>> {
+    let folder = checkout.root().join("deploy");
+    let values = super::read(&folder.join("helm/orchestrator/ci/readme.yaml"))?;
+    let shown = super::read(&folder.join("README.md"))?.contains(&values);
+    Ok((!shown).then(|| "deploy/README.md does not show ci/readme.yaml as it is".to_owned()))
 }
 
 fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
