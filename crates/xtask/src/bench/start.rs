@@ -29,12 +29,11 @@ pub(crate) struct Asked {
 }
 
 pub(crate) fn run(checkout: &Checkout, asked: &Asked) -> Result<()> {
-    let binaries = match &asked.binaries {
-        Some(folder) => folder.canonicalize().context("no such folder of binaries")?,
-        None => {
-            setup::run(checkout, false)?;
-            demo::release_binaries(&BuildCache::choose(checkout)?)?
-        }
+    let binaries = if let Some(folder) = &asked.binaries {
+        folder.canonicalize().context("no such folder of binaries")?
+    } else {
+        setup::run(checkout, false)?;
+        demo::release_binaries(&BuildCache::choose(checkout)?)?
     };
     let program = binaries.join("orchestrator");
     let scratch = tempfile::tempdir().context("no temporary folder")?;
