@@ -34,9 +34,19 @@ pub(crate) fn run(checkout: &Checkout, submit: &[OsString]) -> Result<ExitCode> 
 
 /// Builds both binaries in release mode; returns the folder that holds them.
 pub(crate) fn release_binaries(cache: &BuildCache<'_>) -> Result<PathBuf> {
+    build(cache, cache.cargo())
+}
+
+/// The same for another machine: without a path of this one inside.
+pub(crate) fn distributed_binaries(cache: &BuildCache<'_>) -> Result<PathBuf> {
+    let mut cargo = cache.cargo();
+    cargo.env("ORCHESTRATOR_DIST", "1");
+    build(cache, cargo)
+}
+
+fn build(cache: &BuildCache<'_>, mut build: Command) -> Result<PathBuf> {
     let graph = Graph::of_workspace(cache.cargo())?;
     cache.claim(&graph)?;
-    let mut build = cache.cargo();
     build.args(["build", "--release"]);
     build.args(["--package", "orchestrator-cli", "--package", "orchestrator-executor"]);
     let status = build.status().context("cannot start cargo")?;

@@ -3,7 +3,8 @@
 //! Purpose: set up libtorch, run the demonstration, run every check, install the binaries.
 //! Invariant: this crate builds without libtorch and depends on no other crate of the workspace,
 //! since it is what makes the others buildable.
-//! Absent on purpose: Python code (pip only fetches files) and shell scripts.
+//! Absent on purpose: shell scripts, and Python code but for what only Python has (`bench`, and the
+//! adapter of `manifests`).
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -18,7 +19,10 @@ mod cache;
 mod checkout;
 mod demo;
 mod graph;
+mod images;
 mod install;
+mod libtorch;
+mod manifests;
 mod setup;
 mod suite;
 mod tally;
@@ -54,6 +58,25 @@ enum Verb {
         /// Leave out the slow end-to-end tests (names that start with `slow_`)
         #[arg(long)]
         quick: bool,
+    },
+    /// Render and check what is shipped for Docker and Kubernetes
+    ///
+    /// Part of `test`. Installs renderers and validators (about 500 MB) into the cache on first use;
+    /// needs Python 3.11.
+    Manifests {
+        /// Keep what the chart says of wrong values as the messages to expect
+        #[arg(long)]
+        update: bool,
+    },
+    /// Build the container images without a container engine, and prove that they serve
+    ///
+    /// Needs root on Debian or Ubuntu. Not part of `test`.
+    Images(images::Asked),
+    /// Copy what running needs of libtorch into DIR; a step of the Dockerfile
+    #[command(hide = true)]
+    Libtorch {
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
     },
     /// Measure beside the reference implementation, on the same files and cores
     ///
@@ -118,6 +141,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Setup { cuda } => setup::run(&checkout, cuda).map(|()| ExitCode::SUCCESS),
         Verb::Demo { submit } => demo::run(&checkout, &submit),
         Verb::Test { quick } => suite::run(&checkout, quick),
+        Verb::Manifests { update } => manifests::run(&checkout, update).map(|_| ExitCode::SUCCESS),
+        Verb::Images(asked) => images::run(&checkout, &asked).map(|()| ExitCode::SUCCESS),
+        Verb::Libtorch { folder } => libtorch::copy(&checkout, &folder).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Cpu) => bench::cpu(&checkout).map(|()| ExitCode::SUCCESS),
         Verb::Bench(Bench::Chaos(asked)) => {
             bench::chaos(&checkout, &asked).map(|()| ExitCode::SUCCESS)

@@ -17,7 +17,8 @@ mod pip;
 mod unpack;
 mod wheels;
 
-use wheels::{CPU, CUDA, LIBTORCH_VERSION, WheelSet};
+pub(crate) use wheels::LIBTORCH_VERSION;
+use wheels::{CPU, CUDA, WheelSet};
 
 /// Makes `.torch/torch` of the checkout point at a libtorch of the right version.
 pub(crate) fn run(checkout: &Checkout, cuda: bool) -> Result<()> {
@@ -63,6 +64,17 @@ fn existing_installation(checkout: &Checkout, store: &Store) -> Result<Option<Pa
     }
     eprintln!("libtorch: {} (chosen earlier; remove .torch to change)", linked.display());
     Ok(Some(linked))
+}
+
+/// Programs and their packages; as root on Debian or Ubuntu, those that are missing are installed.
+pub(crate) fn programs(needed: &[(&'static str, &'static str)]) -> Result<()> {
+    distribution::ensure_programs(needed)
+}
+
+/// A Python with pip; as root on Debian or Ubuntu it is installed if there is none.
+pub(crate) fn python_with_pip() -> Result<&'static str> {
+    distribution::ensure(true)?;
+    distribution::python_with_pip().context("python3 with pip is needed, and is not there")
 }
 
 fn refuse_other_platforms() -> Result<()> {

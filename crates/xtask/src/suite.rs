@@ -7,6 +7,7 @@ use crate::arrows;
 use crate::build_cache::BuildCache;
 use crate::checkout::Checkout;
 use crate::graph::Graph;
+use crate::manifests;
 use crate::setup;
 use crate::tally::Tally;
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<ExitCode> {
 }
 
 struct Suite<'a> {
+    checkout: &'a Checkout,
     cache: BuildCache<'a>,
     graph: Graph,
     quick: bool,
@@ -39,14 +41,15 @@ impl<'a> Suite<'a> {
         let cache = BuildCache::choose(checkout)?;
         let graph = Graph::of_workspace(cache.cargo())?;
         cache.claim(&graph)?;
-        Ok(Self { cache, graph, quick })
+        Ok(Self { checkout, cache, graph, quick })
     }
 
     fn run(&self) -> Tally {
         let checks = step("format", || self.check(&["fmt", "--all", "--check"]))
             + step("crate arrows", || self.check_arrows())
             + step("clippy, warnings denied", || self.check(CLIPPY))
-            + step("licences, bans, sources", || self.check_supply_chain());
+            + step("licences, bans, sources", || self.check_supply_chain())
+            + step("manifests", || manifests::run(self.checkout, false));
         let build = step("build", || self.check(&["build", "--workspace", "--all-targets"]));
         if build.failed > 0 {
             return checks + build;

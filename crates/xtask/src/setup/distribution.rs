@@ -20,18 +20,27 @@ const PROGRAMS: &[(&[&str], &[&str])] = &[
 /// Makes sure of a C++ compiler, cmake, make and nasm (libjpeg-turbo's SIMD), and of pip if
 /// `pip_needed`.
 pub(crate) fn ensure(pip_needed: bool) -> Result<()> {
-    let missing = missing_packages(on_path, pip_needed && python_with_pip().is_none());
+    install(&missing_packages(on_path, pip_needed && python_with_pip().is_none()))
+}
+
+/// The same for other programs, each with the package that brings it.
+pub(crate) fn ensure_programs(needed: &[(&'static str, &'static str)]) -> Result<()> {
+    let missing = needed.iter().filter(|(program, _)| !on_path(program));
+    install(&missing.map(|(_, package)| *package).collect::<Vec<_>>())
+}
+
+fn install(missing: &[&str]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     if !(is_debian_like(&os_release) && nix::unistd::geteuid().is_root()) {
-        bail!("{}", advice(&missing, is_debian_like(&os_release)));
+        bail!("{}", advice(missing, is_debian_like(&os_release)));
     }
     eprintln!("installing from the distribution: {}", missing.join(" "));
     apt_get(&["update", "--quiet"])?;
     let mut install = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
-    install.extend(&missing);
+    install.extend(missing);
     apt_get(&install)
 }
 
