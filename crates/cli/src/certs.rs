@@ -89,7 +89,8 @@ fn issue(
         }
         issued.replace(output).map_err(refused)?;
     } else {
-        issued.write(output).map_err(refused)?;
+        let renew = "to renew one of the same role and name, add `--replace`";
+        issued.write(output).map_err(|error| refused(error).advise(renew.to_owned()))?;
     }
     print_line(&format!("{}  {identity}, for {days} days", output.display()))
 }
