@@ -15,6 +15,9 @@ const SUITE: &str = "trixie";
 /// Layers lie over each other; without, each step would copy a whole image.
 const DRIVER: &str = "overlay";
 
+/// The same with what the Dockerfile would install.
+pub(super) const OFFLINE_BASE: &str = "base-offline";
+
 pub(super) struct Engine {
     storage: PathBuf,
     work: PathBuf,
@@ -62,7 +65,17 @@ impl Engine {
     }
 
     pub(super) fn buildah(&self) -> Command {
-        let mut command = Command::new("buildah");
+        self.storage_of(Command::new("buildah"))
+    }
+
+    /// In a network that has nothing in it: `--network none` does not bind in a chroot.
+    fn buildah_cut_off(&self) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "buildah"]);
+        self.storage_of(command)
+    }
+
+    fn storage_of(&self, mut command: Command) -> Command {
         command.env("BUILDAH_ISOLATION", "chroot");
         command.args(["--storage-driver", DRIVER, "--root"]).arg(self.storage.join("root"));
         command.arg("--runroot").arg(self.storage.join("run"));
@@ -110,9 +123,12 @@ impl Engine {
         name: &'static str,
     ) -> Result<Image> {
         eprintln!("building {name} by the Dockerfile");
-        let mut build = self.buildah();
+        let (mut build, base) = match stages {
+            Stages::Parts(_) => (self.buildah(), "base"),
+            Stages::Compile { .. } => (self.buildah_cut_off(), OFFLINE_BASE),
+        };
         build.args(["bud", "--quiet", "--pull-never", "--layers", "--target", name]);
-        build.args(["--tag", name, "--build-arg", "BASE=localhost/base"]);
+        build.args(["--tag", name, "--build-arg", &format!("BASE=localhost/{base}")]);
         let docker = checkout.root().join("deploy/docker");
         build.arg("--file").arg(docker.join("Dockerfile"));
         build.arg("--ignorefile").arg(docker.join("Dockerfile.dockerignore"));
@@ -126,8 +142,7 @@ impl Engine {
                 }
             }
             Stages::Compile { image, downloads } => {
-                build.args(["--network", "none", "--build-arg", &format!("RUST={image}")]);
-                build.args(["--build-arg", "CUDA="]);
+                build.args(["--build-arg", &format!("RUST={image}"), "--build-arg", "CUDA="]);
                 build.args(["--build-context", &format!("cache={}", downloads.display())]);
             }
         }

@@ -1,6 +1,6 @@
 //! Building without a network: downloads prepared once, and an image with the compiler.
 
-use super::engine::{Built, Engine, Stages, succeed};
+use super::engine::{Built, Engine, OFFLINE_BASE, Stages, succeed};
 use crate::checkout::Checkout;
 use crate::setup;
 use anyhow::{Context, Result, bail};
@@ -42,6 +42,7 @@ pub(super) fn prepare(checkout: &Checkout, folder: &Path) -> Result<()> {
 pub(super) fn build(checkout: &Checkout, engine: &Engine, work: &Path) -> Result<Built> {
     let downloads = work.join("downloads");
     prepare(checkout, &downloads)?;
+    engine.image_of_packages(OFFLINE_BASE, &["ca-certificates", "libstdc++6"])?;
     compiler(engine, work)?;
     engine.build(checkout, &Stages::Compile { image: IMAGE, downloads: &downloads })
 }
