@@ -7,7 +7,7 @@ use std::{path::Path, str::FromStr};
 
 use anyhow::anyhow;
 use orchestrator_types::{ByteCount, DeviceId, ParseDeviceIdError};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     executor::{self, NoAnswer},
@@ -42,9 +42,12 @@ impl FromStr for DeviceChoice {
 }
 
 /// A GPU or MIG instance, as the executor's program describes it.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Found {
     pub(crate) id: DeviceId,
+    /// What drivers before R470 called a MIG instance.
+    #[serde(default)]
+    pub(crate) older_name: Option<String>,
     pub(crate) name: String,
     /// Where somebody tells it.
     pub(crate) total_bytes: Option<ByteCount>,
@@ -58,11 +61,29 @@ pub(crate) struct Found {
 }
 
 /// Everything that the executor's program tells.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub(crate) struct Answer {
+    /// Of the program.
+    pub(crate) build: String,
+    pub(crate) libtorch: String,
+    pub(crate) cuda: Cuda,
+    /// The version of NVIDIA's driver, where told.
+    pub(crate) driver: Option<String>,
+    /// The newest CUDA that it serves, where told.
+    pub(crate) driver_serves_cuda: Option<String>,
     pub(crate) devices: Vec<Found>,
     /// What concerns none of the devices.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What libtorch has of CUDA.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Cuda {
+    /// The version that this build is made for.
+    pub(crate) bundled: String,
+    /// Whether it is installed.
+    pub(crate) loaded: bool,
 }
 
 /// What was chosen, and what the user should know.
@@ -99,13 +120,14 @@ fn usable(answer: anyhow::Result<Answer>) -> Chosen {
         let warnings = vec![format!("{why}; the processor computes instead")];
         Chosen { gpus: Vec::new(), warnings }
     };
-    let Answer { devices, warnings: general } = match answer {
+    let Answer { devices, warnings: general, .. } = match answer {
         Ok(answer) => answer,
         Err(error) => return processor(format!("the GPU cannot be used: {error:#}")),
     };
     let (gpus, others): (Vec<Found>, Vec<Found>) =
         devices.into_iter().partition(|device| device.usable);
-    let unusable = others.iter().map(|device| refusal(device, &[]));
+    let explained = !general.is_empty();
+    let unusable = others.iter().map(|device| refusal(device, &[], explained));
     if gpus.is_empty() {
         let why: Vec<String> = unusable.chain(general).collect();
         return processor(if why.is_empty() {
@@ -121,30 +143,36 @@ fn usable(answer: anyhow::Result<Answer>) -> Chosen {
 
 /// The one that the user named.
 fn named(device: &DeviceId, answer: Answer) -> Result<Chosen, Failure> {
-    let Answer { devices, warnings: mut general } = answer;
+    let Answer { devices, warnings: mut general, .. } = answer;
     let ids: Vec<String> = devices.iter().map(|device| device.id.to_string()).collect();
-    let Some(found) = devices.into_iter().find(|found| found.id == *device) else {
+    let Some(found) = devices.into_iter().find(|found| is(found, device)) else {
         let there = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
         let message = format!("there is no device {device}; GPUs of this machine: {there}");
         let message = [vec![message], general].concat().join("; ");
         return Err(Failure::usage(anyhow!(message)));
     };
     if !found.usable {
-        return Err(Failure::new(Exit::DoesNotFit, anyhow!(refusal(&found, &general))));
+        return Err(Failure::new(Exit::DoesNotFit, anyhow!(refusal(&found, &general, false))));
     }
     general.extend(told(&found));
     Ok(Chosen { gpus: vec![found], warnings: general })
 }
 
-/// That a device cannot be used, and why as far as it is known.
-fn refusal(device: &Found, general: &[String]) -> String {
+/// Whether the user means this device, perhaps by the name that older drivers gave it.
+fn is(found: &Found, named: &DeviceId) -> bool {
+    found.id == *named || found.older_name.as_ref().is_some_and(|name| *name == named.to_string())
+}
+
+/// That a device cannot be used, and why as far as it is known. `explained`: what is told beside it
+/// says why.
+fn refusal(device: &Found, general: &[String], explained: bool) -> String {
     let what = format!("{} ({}) cannot be used", device.id, device.name);
     let why: Vec<String> = device.warnings.iter().chain(general).cloned().collect();
     if !why.is_empty() {
         return format!("{what}: {}", why.join("; "));
     }
     match (device.free_bytes, device.total_bytes) {
-        (Some(free), Some(total)) => format!("{what}: {free} of {total} are free"),
+        (Some(free), Some(total)) if !explained => format!("{what}: {free} of {total} are free"),
         _ => what,
     }
 }
@@ -164,7 +192,8 @@ mod tests {
 
     /// As on a machine where something stands in the way of every device.
     fn hindered(devices: Vec<Found>) -> Answer {
-        Answer { devices, warnings: vec!["libtorch's CUDA support does not load".to_owned()] }
+        let warnings = vec!["libtorch's CUDA support does not load".to_owned()];
+        Answer { devices, warnings, ..Answer::default() }
     }
 
     fn message(failure: &Failure) -> (Exit, String) {
@@ -202,6 +231,26 @@ mod tests {
         insta::assert_snapshot!(broken.warnings.join("\n"), @"the GPU cannot be used: failed to initialise CUDA: no driver; the processor computes instead");
         let nothing = usable(Ok(Answer::default()));
         insta::assert_snapshot!(nothing.warnings.join("\n"), @"there are traces of a GPU driver, and no GPU; the processor computes instead");
+    }
+
+    #[test]
+    fn what_is_wrong_with_all_devices_is_the_only_reason() {
+        let mut none = found();
+        none.devices.retain(|device| !device.usable);
+        none.devices.truncate(1);
+        none.devices[0].warnings.clear();
+        none.warnings = vec!["the NVIDIA driver is too old".to_owned()];
+        let chosen = usable(Ok(none));
+        insta::assert_snapshot!(chosen.warnings.join("\n"), @"GPU-11111111-17ab-4c1f-9a3e-0123456789ab (Tesla K80) cannot be used; the NVIDIA driver is too old; the processor computes instead");
+    }
+
+    #[test]
+    fn a_mig_instance_may_be_named_as_older_drivers_did() {
+        let older = "MIG-GPU-8f6a1c52-17ab-4c1f-9a3e-0123456789ab/7/0";
+        let mut answer = found();
+        answer.devices[0].older_name = Some(older.to_owned());
+        let chosen = named(&older.parse().unwrap(), answer).unwrap();
+        assert_eq!(chosen.gpus[0].id, found().devices[0].id, "by its UUID from here on");
     }
 
     #[test]

@@ -78,7 +78,9 @@ pub(crate) fn offered(wish: &Wish<'_>) -> Result<Machine, Failure> {
         Machine { inventory, gpus, reasons }
     };
     if let Some(quota) = quota {
-        machine.bound(*quota);
+        for text in machine.bound(*quota) {
+            say(format_args!("warning: {text}"));
+        }
     }
     Ok(machine)
 }
@@ -99,20 +101,38 @@ fn several(devices: &[DeviceChoice]) -> Result<Chosen, Failure> {
 }
 
 impl Machine {
-    /// Lowers every ceiling to `quota`.
-    fn bound(&mut self, quota: ByteCount) {
+    /// Lowers every ceiling to `quota`; returns what the user should know of slices that have less.
+    fn bound(&mut self, quota: ByteCount) -> Vec<String> {
+        let mut warnings = Vec::new();
         for slice in &mut self.inventory.slices {
             if slice.memory_bytes < quota {
-                say(format_args!(
-                    "warning: slice {} offers {}, less than the quota of {quota}",
-                    slice.id, slice.memory_bytes
-                ));
+                let gpu = self.gpus.iter().find(|gpu| gpu.id == slice.device);
+                let why = gpu.and_then(|gpu| gpu.reason.clone());
+                warnings.push(above(quota, slice, why.as_deref()));
             } else {
                 slice.memory_bytes = quota;
             }
         }
         self.reasons.push(format!("`--quota` bounds each slice to {quota}"));
+        warnings
     }
+}
+
+/// That a quota is more than its slice, what decides, and what to do. `why` is what the GPU's ceiling
+/// comes from; it names the ceiling first.
+fn above(quota: ByteCount, slice: &SliceOffer, why: Option<&str>) -> String {
+    let SliceOffer { id, device, memory_bytes, .. } = slice;
+    let why = why.map(|why| why.strip_prefix(&format!("{memory_bytes}: ")).unwrap_or(why));
+    let because = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    let instead = match device {
+        DeviceId::Cpu => "give this machine or container more memory",
+        DeviceId::Gpu(_) => "free the GPU of other processes, raise the limit that decides",
+        DeviceId::Mig(_) => "use an instance of a larger profile, raise the limit that decides",
+    };
+    format!(
+        "`--quota` is {quota}, and slice {id} on {device} has {memory_bytes}{because}: it offers \
+         that; {instead}, or lower the quota to at most {memory_bytes}"
+    )
 }
 
 /// One slice for each GPU. The processors, which decode for them, are shared out.
@@ -190,6 +210,46 @@ mod tests {
         assert_eq!(crowded(2, 2), None);
         assert!(crowded(10, 2).unwrap().starts_with("10 slices on 2 processors: "));
         assert!(crowded(2, 1).unwrap().ends_with("1 slice would be faster"));
+    }
+
+    #[test]
+    fn a_quota_above_the_slice_is_told_with_what_decides_and_what_to_do() {
+        let id: DeviceId = "MIG-3b7e9a10-52c4-5d6e-9f80-000000000002".parse().unwrap();
+        let bytes = ByteCount::mib(9_972);
+        let gpu = Found {
+            id: id.clone(),
+            older_name: None,
+            name: "NVIDIA H100 80GB HBM3 MIG 1g.10gb".to_owned(),
+            total_bytes: Some(ByteCount::mib(9_984)),
+            free_bytes: Some(bytes),
+            ceiling_bytes: Some(bytes),
+            reason: Some(format!(
+                "{bytes}: of the device's 9.75 GiB, other processes use 12.00 MiB"
+            )),
+            warnings: Vec::new(),
+            usable: true,
+        };
+        let slice = |number: u32, device: &DeviceId, memory_bytes| SliceOffer {
+            id: format!("vm.{number}").parse().unwrap(),
+            node: "vm".parse().unwrap(),
+            device: device.clone(),
+            threads: 1,
+            memory_bytes,
+        };
+        let slices = vec![
+            slice(0, &id, bytes),
+            slice(1, &DeviceId::Cpu, ByteCount::gib(2)),
+            slice(2, &DeviceId::Cpu, ByteCount::gib(64)),
+        ];
+        let inventory = Inventory { slices };
+        let mut machine = Machine { inventory, gpus: vec![gpu], reasons: Vec::new() };
+        let told = machine.bound(ByteCount::gib(20)).join("\n");
+        insta::assert_snapshot!(told, @r"
+        `--quota` is 20.00 GiB, and slice vm.0 on MIG-3b7e9a10-52c4-5d6e-9f80-000000000002 has 9.74 GiB (of the device's 9.75 GiB, other processes use 12.00 MiB): it offers that; use an instance of a larger profile, raise the limit that decides, or lower the quota to at most 9.74 GiB
+        `--quota` is 20.00 GiB, and slice vm.1 on cpu has 2.00 GiB: it offers that; give this machine or container more memory, or lower the quota to at most 2.00 GiB
+        ");
+        let offered: Vec<_> = machine.inventory.slices.iter().map(|it| it.memory_bytes).collect();
+        assert_eq!(offered, [bytes, ByteCount::gib(2), ByteCount::gib(20)]);
     }
 
     #[test]

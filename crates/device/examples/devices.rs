@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 fn main() {
     let variable = |name: &str| env::var(name).ok();
-    let (library, Found { gpus, warnings }) = survey(&variable);
+    let (library, Found { gpus, warnings, .. }) = survey(&variable);
     if let Some(library) = &library {
         println!("{}", json!({ "driver": told(library.driver_version()) }));
     }

@@ -3,7 +3,7 @@
 //!
 //! Devices are named by UUID. Their index is only a position in NVML's list, which is not CUDA's.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use orchestrator_types::{ByteCount, DeviceId};
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,10 @@ pub type Answer<T> = Result<T, NvmlError>;
 pub trait Nvml: Send + Sync {
     /// The driver's version.
     fn driver_version(&self) -> Answer<String>;
+
+    /// The newest CUDA that the driver's own library serves. A package for forward compatibility
+    /// brings another library, so it may be newer than the driver.
+    fn cuda_version(&self) -> Answer<Version>;
 
     /// How many whole GPUs there are.
     fn gpu_count(&self) -> Answer<u32>;
@@ -28,10 +32,17 @@ pub trait Nvml: Send + Sync {
     /// The MIG instance in one of the slots; [`NvmlError::NotFound`] where there is none.
     fn mig(&self, gpu: &DeviceId, slot: u32) -> Answer<DeviceId>;
 
+    /// Where in its GPU a MIG instance lies. Instances with one number for the GPU instance share its
+    /// memory.
+    fn place(&self, instance: &DeviceId) -> Answer<Place>;
+
     /// The product's name.
     fn name(&self, device: &DeviceId) -> Answer<String>;
 
-    /// How full the device is.
+    /// What the device's processors can do: its CUDA compute capability.
+    fn capability(&self, device: &DeviceId) -> Answer<Version>;
+
+    /// How full the device is. Of a MIG instance, how full its GPU instance is.
     fn memory(&self, device: &DeviceId) -> Answer<DeviceMemory>;
 
     /// How busy the device is. Not known of MIG instances.
@@ -72,6 +83,25 @@ pub struct Refused {
     pub device: usize,
     /// Why.
     pub error: NvmlError,
+}
+
+/// A version in two parts, of CUDA or of a compute capability.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Version(pub u32, pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// The driver's numbers for a MIG instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Of the GPU instance, which has the memory.
+    pub gpu_instance: u32,
+    /// Of the compute instance within it, which has the processors.
+    pub compute_instance: u32,
 }
 
 /// How full a device is.

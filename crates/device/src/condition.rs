@@ -4,17 +4,66 @@ use std::fmt;
 
 use orchestrator_types::DeviceId;
 
-use crate::NvmlError;
+use crate::{NvmlError, OldDriver, Version};
 
 /// A state of the machine that somebody should know of.
 #[derive(Debug, thiserror::Error)]
 pub enum Condition {
     /// No GPU can be listed.
-    #[error(
-        "NVML does not answer, so no GPU is used; where there is one, install its driver, or in a \
-         container add `utility` to NVIDIA_DRIVER_CAPABILITIES"
-    )]
+    #[error("NVML does not answer, so no GPU is used; {}", remedy(.0))]
     NoNvml(#[source] NvmlError),
+    /// NVML answers, and lists nothing.
+    #[error(
+        "NVML answers and lists no GPU: give one to this machine or container (in Kubernetes, a \
+         limit such as `nvidia.com/gpu: 1`)"
+    )]
+    NoGpu,
+    /// No GPU can be used with this driver.
+    #[error(transparent)]
+    OldDriver(#[from] OldDriver),
+    /// libtorch has no kernels for the GPU.
+    #[error(
+        "{device} has compute capability {found}; this build has kernels from {needed} on, so it \
+         is not used"
+    )]
+    OldDevice {
+        /// The device.
+        device: DeviceId,
+        /// Its capability.
+        found: Version,
+        /// The least.
+        needed: Version,
+    },
+    /// Whether a GPU is divided is not told.
+    #[error(
+        "NVML does not tell whether {gpu} is divided into MIG instances, and a divided GPU cannot \
+         be used as a whole, so it is not used; give this container an instance by its UUID, or \
+         let it ask"
+    )]
+    MaybeDivided {
+        /// The GPU.
+        gpu: DeviceId,
+        /// Why.
+        source: NvmlError,
+    },
+    /// `NVIDIA_VISIBLE_DEVICES` gives this container other devices.
+    #[error(
+        "{} left alone: NVIDIA_VISIBLE_DEVICES gives this container others",
+        list(.devices)
+    )]
+    NotGiven {
+        /// The devices.
+        devices: Vec<DeviceId>,
+    },
+    /// A MIG instance without all processors of its GPU instance.
+    #[error(
+        "{device} is a part of a GPU instance, whose memory all parts share; give each of them a \
+         quota, or make instances of their own (`nvidia-smi mig -cgi … -C`)"
+    )]
+    SharedMemory {
+        /// The device.
+        device: DeviceId,
+    },
     /// NVML is there but may not be asked.
     #[error(
         "NVML refuses to tell {query} of {device}: no permission; {}", advice(.device)
@@ -124,6 +173,35 @@ impl Condition {
             (_, source) => Self::Unanswered { query, device, source },
         }
     }
+}
+
+/// What to do where NVML does not start.
+const fn remedy(error: &NvmlError) -> &'static str {
+    match error {
+        NvmlError::VersionMismatch => {
+            "the driver was updated and the old one is still loaded: restart the machine (for a \
+             container, drain and restart its node)"
+        }
+        NvmlError::NoDriver => {
+            "the driver is installed and not loaded: load it (`modprobe nvidia`) and see the \
+             kernel's log, or in a container check that the node's driver runs"
+        }
+        NvmlError::NoPermission => {
+            "give this user or container access to /dev/nvidiactl and the GPUs' device files"
+        }
+        NvmlError::Lost => "a GPU is lost: reset it or restart the machine (see the kernel's log)",
+        _ => {
+            "where there is one, install its driver, or in a container add `utility` to \
+             NVIDIA_DRIVER_CAPABILITIES"
+        }
+    }
+}
+
+/// `GPU-…, MIG-… are`, for the beginning of a sentence.
+fn list(devices: &[DeviceId]) -> String {
+    let names: Vec<String> = devices.iter().map(ToString::to_string).collect();
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    format!("{} {verb}", names.join(", "))
 }
 
 /// What to do when NVML may not be asked about a device.

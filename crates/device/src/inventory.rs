@@ -5,8 +5,9 @@
 use orchestrator_types::{ByteCount, DeviceId};
 
 use crate::{
-    Answer, Condition, DeviceMemory, Library, Nvml, NvmlError, Query, Utilisation,
-    visible::{Order, Visible},
+    Answer, BUNDLED, Condition, DeviceMemory, Library, Nvml, NvmlError, Place, Query, Utilisation,
+    Version,
+    visible::{Given, Order, Visible},
 };
 
 /// A whole GPU or a MIG instance.
@@ -24,6 +25,12 @@ pub struct Gpu {
     pub parent: Option<DeviceId>,
     /// Whether it is a MIG instance.
     pub mig: bool,
+    /// Where a MIG instance lies in its GPU, where told.
+    pub place: Option<Place>,
+    /// How many other MIG instances of this machine share its memory.
+    pub sharers: u32,
+    /// Why nothing can be computed on it, if so.
+    pub unfit: Option<Condition>,
     /// What is wrong with it or cannot be known.
     pub warnings: Vec<Condition>,
 }
@@ -33,6 +40,12 @@ pub struct Gpu {
 pub struct Found {
     /// In the order of `CUDA_VISIBLE_DEVICES`, else NVML's.
     pub gpus: Vec<Gpu>,
+    /// The driver's version, where told.
+    pub driver: Option<String>,
+    /// The newest CUDA that it serves, where told.
+    pub serves: Option<Version>,
+    /// Whether that is too old for any GPU; then a warning says so.
+    pub old_driver: bool,
     /// What concerns none of them.
     pub warnings: Vec<Condition>,
 }
@@ -44,11 +57,49 @@ pub(crate) struct Listed {
     pub(crate) id: DeviceId,
     pub(crate) name: Option<String>,
     /// `None` where the GPU is not divided, and can be used as a whole.
-    pub(crate) instances: Option<Vec<DeviceId>>,
+    pub(crate) instances: Option<Vec<Instance>>,
 }
 
-/// The GPUs and MIG instances that this process may use, as `CUDA_VISIBLE_DEVICES` says. `variable`
-/// looks up a variable of the environment.
+/// A MIG instance of NVML's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Instance {
+    pub(crate) id: DeviceId,
+    pub(crate) place: Option<Place>,
+}
+
+/// A device that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    pub(crate) id: DeviceId,
+    pub(crate) parent: Option<DeviceId>,
+    pub(crate) place: Option<Place>,
+    /// Instances beside it on its GPU instance.
+    pub(crate) sharers: u32,
+}
+
+impl Gpu {
+    /// What drivers before R470 called a MIG instance: `MIG-GPU-<uuid>/<GPU instance>/<compute
+    /// instance>`.
+    pub fn old_name(&self) -> Option<String> {
+        old_name(self.parent.as_ref()?, self.place?)
+    }
+
+    /// Whether it is a MIG instance with a part of its GPU instance's processors: `MIG 1c.3g.20gb`.
+    fn is_part(&self) -> bool {
+        let profile = self.name.rsplit_once(" MIG ").map(|(_, profile)| profile);
+        let first = profile.and_then(|profile| profile.split('.').next());
+        first.is_some_and(|first| first.ends_with('c'))
+    }
+}
+
+pub(crate) fn old_name(parent: &DeviceId, place: Place) -> Option<String> {
+    let Place { gpu_instance, compute_instance } = place;
+    matches!(parent, DeviceId::Gpu(_))
+        .then(|| format!("MIG-{parent}/{gpu_instance}/{compute_instance}"))
+}
+
+/// The GPUs and MIG instances that this process may use, as `CUDA_VISIBLE_DEVICES` and
+/// `NVIDIA_VISIBLE_DEVICES` say. `variable` looks up a variable of the environment.
 ///
 /// Without NVML nothing is listed, and why is a warning.
 pub fn inventory(nvml: Answer<&dyn Nvml>, variable: &dyn Fn(&str) -> Option<String>) -> Found {
@@ -60,11 +111,19 @@ pub fn inventory(nvml: Answer<&dyn Nvml>, variable: &dyn Fn(&str) -> Option<Stri
             return found;
         }
     };
+    (found.driver, found.serves) = (nvml.driver_version().ok(), nvml.cuda_version().ok());
     let listed = list(nvml, &mut found.warnings);
     let visible = Visible::parse(variable("CUDA_VISIBLE_DEVICES").as_deref());
     let order = Order::parse(variable("CUDA_DEVICE_ORDER").as_deref());
-    for (id, parent) in visible.choose(&listed, order, &mut found.warnings) {
-        found.gpus.push(describe(nvml, id, parent));
+    let chosen = visible.choose(&listed, order, &mut found.warnings);
+    let given = Given::parse(variable("NVIDIA_VISIBLE_DEVICES").as_deref());
+    for chosen in given.keep(chosen, &mut found.warnings) {
+        found.gpus.push(describe(nvml, chosen));
+    }
+    let old = BUNDLED.judge_driver(found.driver.as_deref(), found.serves);
+    if let Some(old) = old.filter(|_| !listed.is_empty()) {
+        found.old_driver = true;
+        found.warnings.push(old.into());
     }
     found
 }
@@ -93,6 +152,9 @@ fn list(nvml: &dyn Nvml, warnings: &mut Vec<Condition>) -> Vec<Listed> {
             return Vec::new();
         }
     };
+    if count == 0 {
+        warnings.push(Condition::NoGpu);
+    }
     let mut listed = Vec::new();
     for position in 0..count {
         match nvml.gpu(position) {
@@ -111,20 +173,23 @@ fn instances(
     nvml: &dyn Nvml,
     gpu: &DeviceId,
     warnings: &mut Vec<Condition>,
-) -> Option<Vec<DeviceId>> {
+) -> Option<Vec<Instance>> {
     let slots = match nvml.mig_slots(gpu) {
         Ok(0) | Err(NvmlError::NotSupported) => return None,
         Ok(slots) => slots,
-        Err(error) => {
-            let lost = matches!(error, NvmlError::Lost);
+        Err(error @ NvmlError::Lost) => {
             warnings.push(Condition::of(Query::Instances, gpu, error));
-            return lost.then(Vec::new);
+            return Some(Vec::new());
+        }
+        Err(source) => {
+            warnings.push(Condition::MaybeDivided { gpu: gpu.clone(), source });
+            return Some(Vec::new());
         }
     };
     let mut found = Vec::new();
     for slot in 0..slots {
         match nvml.mig(gpu, slot) {
-            Ok(instance) => found.push(instance),
+            Ok(id) => found.push(Instance { place: nvml.place(&id).ok(), id }),
             // A slot is empty, or its instance is somebody else's.
             Err(NvmlError::NotFound | NvmlError::NoPermission) => {}
             Err(error) => warnings.push(Condition::of(Query::Instances, gpu, error)),
@@ -136,22 +201,38 @@ fn instances(
     Some(found)
 }
 
-fn describe(nvml: &dyn Nvml, id: DeviceId, parent: Option<DeviceId>) -> Gpu {
+fn describe(nvml: &dyn Nvml, chosen: Chosen) -> Gpu {
+    let Chosen { id, parent, place, sharers } = chosen;
     let mut warnings = Vec::new();
     let name = nvml.name(&id).unwrap_or_else(|error| {
         warnings.push(Condition::of(Query::Name, &id, error));
         id.to_string()
     });
     let memory = memory(nvml, &id).map_err(|condition| warnings.push(condition)).ok();
-    Gpu {
+    let mig = matches!(id, DeviceId::Mig(_));
+    let mut gpu = Gpu {
         name,
         total: memory.map(|memory| memory.total),
         free: memory.map(|memory| memory.free),
-        mig: matches!(id, DeviceId::Mig(_)),
+        // MIG begins with Ampere, which has kernels; of an instance it is not told everywhere.
+        unfit: if mig { None } else { old_device(nvml, &id) },
+        mig,
         parent,
+        place,
+        sharers,
         warnings,
         id,
+    };
+    if sharers > 0 || gpu.is_part() {
+        gpu.warnings.push(Condition::SharedMemory { device: gpu.id.clone() });
     }
+    gpu
+}
+
+/// Where the capability is not told, CUDA itself refuses later.
+fn old_device(nvml: &dyn Nvml, device: &DeviceId) -> Option<Condition> {
+    let found = nvml.capability(device).ok().filter(|found| BUNDLED.lacks_kernels(*found))?;
+    Some(Condition::OldDevice { device: device.clone(), found, needed: BUNDLED.capability })
 }
 
 /// How full a device is.

@@ -9,12 +9,13 @@ use nvml_wrapper::{
     EventSet,
     bitmasks::event::EventTypes,
     enums::{device::UsedGpuMemory, event::XidError},
-    error::NvmlError as Raw,
+    error::{NvmlError as Raw, nvml_try},
 };
 use orchestrator_types::{ByteCount, DeviceId};
 
 use crate::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Refused, Utilisation, XidEvent, Xids,
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Place, Refused, Utilisation, Version,
+    XidEvent, Xids,
 };
 
 /// NVML's number for an error that it cannot name.
@@ -55,6 +56,15 @@ impl Nvml for Library {
         Ok(self.nvml.sys_driver_version()?)
     }
 
+    fn cuda_version(&self) -> Answer<Version> {
+        let told = self.nvml.sys_cuda_driver_version()?;
+        let part = |number: i32| u32::try_from(number).unwrap_or_default();
+        Ok(Version(
+            part(nvml_wrapper::cuda_driver_version_major(told)),
+            part(nvml_wrapper::cuda_driver_version_minor(told)),
+        ))
+    }
+
     fn gpu_count(&self) -> Answer<u32> {
         Ok(self.nvml.device_count()?)
     }
@@ -69,6 +79,29 @@ impl Nvml for Library {
 
     fn mig(&self, gpu: &DeviceId, slot: u32) -> Answer<DeviceId> {
         named(&self.device(gpu)?.mig_device_by_index(slot)?)
+    }
+
+    fn place(&self, instance: &DeviceId) -> Answer<Place> {
+        let (instance, lib) = (self.device(instance)?, self.nvml.lib());
+        let number = |ask: Option<unsafe extern "C" fn(_, *mut u32) -> _>| {
+            let ask = ask.ok_or(NvmlError::NotSupported)?;
+            let mut number = 0;
+            // SAFETY: the handle comes from this library, which stays open during the call, and
+            // `number` is the one integer that the function writes.
+            #[expect(unsafe_code, reason = "the wrapper has no safe form of these two questions")]
+            nvml_try(unsafe { ask(instance.handle(), &raw mut number) })?;
+            Ok::<u32, NvmlError>(number)
+        };
+        Ok(Place {
+            gpu_instance: number(lib.nvmlDeviceGetGpuInstanceId.as_ref().ok().copied())?,
+            compute_instance: number(lib.nvmlDeviceGetComputeInstanceId.as_ref().ok().copied())?,
+        })
+    }
+
+    fn capability(&self, device: &DeviceId) -> Answer<Version> {
+        let told = self.device(device)?.cuda_compute_capability()?;
+        let part = |number: i32| u32::try_from(number).unwrap_or_default();
+        Ok(Version(part(told.major), part(told.minor)))
     }
 
     fn name(&self, device: &DeviceId) -> Answer<String> {

@@ -4,7 +4,10 @@
 
 use orchestrator_types::DeviceId;
 
-use crate::{Condition, inventory::Listed};
+use crate::{
+    Condition,
+    inventory::{Chosen, Instance, Listed, old_name},
+};
 
 /// Which devices a process may use.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,13 +42,13 @@ impl Visible {
         }
     }
 
-    /// The devices chosen of the list, each with its parent.
+    /// The devices chosen of the list.
     pub(crate) fn choose(
         &self,
         listed: &[Listed],
         order: Order,
         warnings: &mut Vec<Condition>,
-    ) -> Vec<(DeviceId, Option<DeviceId>)> {
+    ) -> Vec<Chosen> {
         let Self::These(entries) = self else {
             return listed.iter().flat_map(usable).collect();
         };
@@ -72,18 +75,72 @@ impl Visible {
     }
 }
 
-/// What of a GPU can be computed on, with its parent.
-fn usable(gpu: &Listed) -> Vec<(DeviceId, Option<DeviceId>)> {
-    match &gpu.instances {
-        None => vec![(gpu.id.clone(), None)],
-        Some(instances) => {
-            instances.iter().map(|one| (one.clone(), Some(gpu.id.clone()))).collect()
+/// What `NVIDIA_VISIBLE_DEVICES` gives a container. It is a request to the container's runtime, which
+/// shows no other device; but a privileged container sees all of its node's.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// Whatever is seen. `all`, and also what names no device by UUID: positions are the host's, and
+    /// `void` or `none` is what a container finds whose devices were given in another way (CDI).
+    AllSeen,
+    /// These UUIDs.
+    These(Vec<DeviceId>),
+}
+
+impl Given {
+    pub(crate) fn parse(variable: Option<&str>) -> Self {
+        let entries = variable.unwrap_or_default().split(',').map(str::trim);
+        let uuid = |entry: &str| entry.parse().ok().filter(|device| *device != DeviceId::Cpu);
+        match entries.map(uuid).collect() {
+            Some(devices) => Self::These(devices),
+            None => Self::AllSeen,
         }
+    }
+
+    /// What of it may be used: a device that is given itself or with its GPU.
+    pub(crate) fn keep(&self, chosen: Vec<Chosen>, warnings: &mut Vec<Condition>) -> Vec<Chosen> {
+        let Self::These(given) = self else { return chosen };
+        let names = |one: &Chosen| {
+            let old = one.parent.as_ref().zip(one.place);
+            let old = old.and_then(|(parent, place)| old_name(parent, place));
+            given.iter().any(|given| {
+                *given == one.id
+                    || Some(given) == one.parent.as_ref()
+                    || old.as_ref().is_some_and(|old| *old == given.to_string())
+            })
+        };
+        let (kept, others): (Vec<_>, Vec<_>) = chosen.into_iter().partition(names);
+        if !others.is_empty() {
+            let devices = others.into_iter().map(|one| one.id).collect();
+            warnings.push(Condition::NotGiven { devices });
+        }
+        kept
     }
 }
 
-/// The device behind an entry: a position, or a UUID cut anywhere that is still unique.
-fn find(entry: &str, listed: &[Listed]) -> Option<(DeviceId, Option<DeviceId>)> {
+/// What of a GPU can be computed on.
+fn usable(gpu: &Listed) -> Vec<Chosen> {
+    let Some(instances) = &gpu.instances else {
+        return vec![Chosen { id: gpu.id.clone(), parent: None, place: None, sharers: 0 }];
+    };
+    let chosen = |one: &Instance| {
+        let beside = |other: &&Instance| {
+            let same = |place| other.place.is_some_and(|it| it.gpu_instance == place);
+            other.id != one.id && one.place.is_some_and(|place| same(place.gpu_instance))
+        };
+        let sharers = instances.iter().filter(beside).count();
+        Chosen {
+            id: one.id.clone(),
+            parent: Some(gpu.id.clone()),
+            place: one.place,
+            sharers: u32::try_from(sharers).unwrap_or(u32::MAX),
+        }
+    };
+    instances.iter().map(chosen).collect()
+}
+
+/// The device behind an entry: a position, a UUID cut anywhere that is still unique, or a MIG
+/// instance's name of drivers before R470.
+fn find(entry: &str, listed: &[Listed]) -> Option<Chosen> {
     if let Ok(position) = entry.parse::<u32>() {
         // CUDA shows one instance of a divided GPU that is named as a whole: its first.
         let gpu = listed.iter().find(|gpu| gpu.position == position)?;
@@ -95,8 +152,12 @@ fn find(entry: &str, listed: &[Listed]) -> Option<(DeviceId, Option<DeviceId>)> 
     if let Some(gpu) = unique(listed, |gpu| named(&gpu.id, entry)) {
         return usable(gpu).into_iter().next();
     }
-    let all: Vec<_> = listed.iter().flat_map(usable).collect();
-    unique(&all, |(id, _)| named(id, entry)).cloned()
+    let all: Vec<Chosen> = listed.iter().flat_map(usable).collect();
+    let is_old = |one: &Chosen| {
+        one.parent.as_ref().zip(one.place).and_then(|(parent, place)| old_name(parent, place))
+            == Some(entry.to_owned())
+    };
+    unique(&all, |one| named(&one.id, entry) || is_old(one)).cloned()
 }
 
 /// Whether the entry is the device's UUID or its beginning.
@@ -117,9 +178,14 @@ fn alike(listed: &[Listed]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Place;
 
     fn gpu(position: u32, id: &str, name: &str, instances: Option<&[&str]>) -> Listed {
-        let ids = |ids: &[&str]| ids.iter().map(|id| id.parse().unwrap()).collect();
+        let instance = |(number, id): (u32, &&str)| Instance {
+            id: id.parse().unwrap(),
+            place: Some(Place { gpu_instance: 7 + number, compute_instance: 0 }),
+        };
+        let ids = |ids: &[&str]| (0..).zip(ids).map(instance).collect();
         Listed {
             position,
             id: id.parse().unwrap(),
@@ -143,7 +209,7 @@ mod tests {
     ) -> (Vec<String>, Vec<String>) {
         let mut warnings = Vec::new();
         let chosen = Visible::parse(variable).choose(listed, order, &mut warnings);
-        let ids = chosen.into_iter().map(|(id, _)| id.to_string()).collect();
+        let ids = chosen.into_iter().map(|one| one.id.to_string()).collect();
         (ids, warnings.iter().map(ToString::to_string).collect())
     }
 
@@ -177,7 +243,43 @@ mod tests {
     fn an_instance_knows_its_parent() {
         let chosen =
             Visible::parse(Some("MIG-2222")).choose(&machine(), Order::BySpeed, &mut Vec::new());
-        assert_eq!(chosen[0].1, Some("GPU-bb33".parse().unwrap()));
+        assert_eq!(chosen[0].parent, Some("GPU-bb33".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_instance_is_known_by_the_name_that_older_drivers_gave_it() {
+        assert_eq!(choose(Some("MIG-GPU-bb33/8/0")).0, ["MIG-2222"]);
+        let (ids, warnings) = choose(Some("MIG-GPU-bb33/8/1"));
+        assert_eq!((ids.len(), warnings.len()), (0, 1), "no such compute instance: {warnings:?}");
+    }
+
+    #[test]
+    fn only_uuids_given_to_the_container_bind() {
+        let keep = |variable: Option<&str>| {
+            let mut warnings = Vec::new();
+            let all = Visible::All.choose(&machine(), Order::BySpeed, &mut warnings);
+            let kept = Given::parse(variable).keep(all, &mut warnings);
+            let ids: Vec<String> = kept.into_iter().map(|one| one.id.to_string()).collect();
+            (ids.join(" "), warnings.iter().map(ToString::to_string).collect::<String>())
+        };
+        let all = "GPU-aa11 GPU-aa22 MIG-1111 MIG-2222";
+        // Positions are the host's; `void` is what a container finds whose devices come by CDI.
+        for free in
+            [None, Some(""), Some("all"), Some("none"), Some("void"), Some("0,1"), Some("2:0")]
+        {
+            assert_eq!(keep(free), (all.to_owned(), String::new()), "{free:?}");
+        }
+        let (kept, told) = keep(Some("GPU-aa22"));
+        assert_eq!(kept, "GPU-aa22");
+        assert_eq!(
+            told,
+            "GPU-aa11, MIG-1111, MIG-2222 are left alone: NVIDIA_VISIBLE_DEVICES gives this container \
+             others"
+        );
+        assert_eq!(keep(Some("MIG-2222")).0, "MIG-2222");
+        assert_eq!(keep(Some("MIG-GPU-bb33/7/0")).0, "MIG-1111", "its older name");
+        assert_eq!(keep(Some("GPU-bb33")).0, "MIG-1111 MIG-2222", "a divided GPU is its instances");
+        assert_eq!(keep(Some("GPU-cc44")).0, "", "not one of ours");
     }
 
     #[test]

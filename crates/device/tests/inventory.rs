@@ -119,6 +119,36 @@ fn no_nvml_is_told_with_its_cause() {
 }
 
 #[test]
+fn what_to_do_depends_on_what_keeps_nvml_from_answering() {
+    let told = |raw: Raw| shown(&inventory(Err(raw.into()), &|_| None));
+    let mismatch = told(Raw::LibRmVersionMismatch);
+    assert!(mismatch.contains("restart the machine"), "{mismatch}");
+    let unloaded = told(Raw::DriverNotLoaded);
+    assert!(unloaded.contains("modprobe nvidia"), "{unloaded}");
+    let forbidden = told(Raw::NoPermission);
+    assert!(forbidden.contains("/dev/nvidiactl"), "{forbidden}");
+}
+
+#[test]
+fn nvml_without_a_gpu_is_told() {
+    assert_snapshot!(listed("empty", None), @"NVML answers and lists no GPU: give one to this machine or container (in Kubernetes, a limit such as `nvidia.com/gpu: 1`)");
+}
+
+#[test]
+fn a_gpu_that_may_be_divided_is_not_offered_as_a_whole() {
+    assert_snapshot!(listed("silent", None), @"NVML does not tell whether GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000008 is divided into MIG instances, and a divided GPU cannot be used as a whole, so it is not used; give this container an instance by its UUID, or let it ask: no permission");
+}
+
+#[test]
+fn an_old_gpu_is_listed_with_what_keeps_it_from_being_used() {
+    let recorded = Recorded::load("old");
+    let found = inventory(Ok(&recorded), &|_| None);
+    let unfit = found.gpus[0].unfit.as_ref().unwrap();
+    assert_snapshot!(unfit, @"GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000009 has compute capability 7.0; this build has kernels from 7.5 on, so it is not used");
+    assert!(found.gpus[1].unfit.is_none(), "Turing is not too old");
+}
+
+#[test]
 fn only_visible_devices_are_listed() {
     assert_snapshot!(listed("a100-divided", Some(INSTANCE)), @r"
 instance MIG-3b7e9a10-52c4-5d6e-9f80-000000000002 NVIDIA A100-SXM4-80GB MIG 2g.20gb: 11.72 GiB of 19.50 GiB free

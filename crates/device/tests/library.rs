@@ -5,7 +5,9 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use orchestrator_device::{DeviceProcess, Library, Nvml, NvmlError, Refused, XidEvent, inventory};
+use orchestrator_device::{
+    DeviceProcess, Library, Nvml, NvmlError, Place, Refused, Version, XidEvent, inventory,
+};
 use orchestrator_types::{ByteCount, DeviceId};
 
 /// The library of `tests/library/nvml.c`, opened.
@@ -29,6 +31,11 @@ fn every_question_reaches_the_library_and_its_answer_comes_back() {
         ("GPU-0000".parse().unwrap(), "MIG-0002".parse().unwrap());
 
     assert_eq!(library.driver_version().unwrap(), "580.1.2");
+    assert_eq!(library.cuda_version().unwrap(), Version(13, 1));
+    assert_eq!(library.capability(&gpu).unwrap(), Version(9, 0));
+    let place = Place { gpu_instance: 9, compute_instance: 1 };
+    assert_eq!(library.place(&mig).unwrap(), place);
+    assert!(matches!(library.place(&gpu), Err(NvmlError::NotSupported)));
     assert_eq!(library.gpu_count().unwrap(), 1);
     assert_eq!(library.gpu(0).unwrap(), gpu);
     assert_eq!(library.mig_slots(&gpu).unwrap(), 3);

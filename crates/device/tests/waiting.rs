@@ -16,7 +16,8 @@ use std::{
 
 use crossbeam_channel::bounded;
 use orchestrator_device::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, Pace, Refused, Utilisation, XidEvent, Xids, watch,
+    Answer, DeviceMemory, DeviceProcess, Nvml, Pace, Place, Refused, Utilisation, Version,
+    XidEvent, Xids, watch,
 };
 use orchestrator_types::DeviceId;
 use recorded::Recorded;
@@ -54,6 +55,15 @@ impl Nvml for Hasty {
     }
     fn mig(&self, gpu: &DeviceId, slot: u32) -> Answer<DeviceId> {
         self.recorded.mig(gpu, slot)
+    }
+    fn cuda_version(&self) -> Answer<Version> {
+        self.recorded.cuda_version()
+    }
+    fn place(&self, instance: &DeviceId) -> Answer<Place> {
+        self.recorded.place(instance)
+    }
+    fn capability(&self, device: &DeviceId) -> Answer<Version> {
+        self.recorded.capability(device)
     }
     fn name(&self, device: &DeviceId) -> Answer<String> {
         self.recorded.name(device)

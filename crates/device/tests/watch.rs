@@ -8,8 +8,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use orchestrator_device::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Pace, Refused, Utilisation, XidEvent,
-    Xids, watch,
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Pace, Place, Refused, Utilisation,
+    Version, XidEvent, Xids, watch,
 };
 use orchestrator_types::{ByteCount, DeviceId, DeviceNews, DeviceUse, ProcessUse, XidClass};
 use recorded::Recorded;
@@ -43,6 +43,15 @@ impl Nvml for Machine {
     }
     fn mig(&self, gpu: &DeviceId, slot: u32) -> Answer<DeviceId> {
         self.recorded.mig(gpu, slot)
+    }
+    fn cuda_version(&self) -> Answer<Version> {
+        self.recorded.cuda_version()
+    }
+    fn place(&self, instance: &DeviceId) -> Answer<Place> {
+        self.recorded.place(instance)
+    }
+    fn capability(&self, device: &DeviceId) -> Answer<Version> {
+        self.recorded.capability(device)
     }
     fn name(&self, device: &DeviceId) -> Answer<String> {
         self.recorded.name(device)

@@ -36,6 +36,9 @@ struct Arguments {
     serve: Option<Serve>,
 }
 
+/// The build of this program.
+const BUILD: &str = env!("CARGO_PKG_VERSION");
+
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
     /// Print the GPUs and MIG instances that can be used, as JSON
@@ -121,7 +124,7 @@ struct Serve {
     #[arg(long = "data-root", value_name = "DIR")]
     roots: Vec<PathBuf>,
     /// Told to the agent, which refuses an executor of another build.
-    #[arg(long, value_name = "ID", default_value = env!("CARGO_PKG_VERSION"))]
+    #[arg(long, value_name = "ID", default_value = BUILD)]
     build: String,
     /// Process that this one shall not outlive, its parent: the kernel kills it then
     #[arg(long, value_name = "PID")]
@@ -139,7 +142,7 @@ fn main() -> ExitCode {
         .with_ansi(io::stderr().is_terminal())
         .init();
     let outcome = match (arguments.verb, arguments.serve) {
-        (Some(Verb::Devices), _) => print(&devices()),
+        (Some(Verb::Devices), _) => print(&devices(BUILD)),
         (Some(Verb::Health(Health { devices })), _) => health(devices).map_err(Into::into),
         (Some(Verb::Profile(request)), _) => return profiled(request),
         (None, Some(arguments)) => run(arguments),

@@ -1,7 +1,7 @@
 //! What `tch` lacks of libtorch, as a safe interface: inference mode, loading of CUDA support, the
 //! thread setting of one thread, the allocators' counts, limits and settings, and which operator
-//! allocates what. All unsafe code of the project is here (and one memory map in
-//! crate `model`).
+//! allocates what. All unsafe code of the project is here (and one memory map in crate `model`, and
+//! two questions to NVML in crate `device`).
 //!
 //! Invariant: each function of the shim in `cpp` catches every C++ exception, so that none crosses
 //! into Rust; each safe function here is sound for every caller.

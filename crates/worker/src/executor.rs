@@ -128,3 +128,42 @@ async fn ask(launch: &dyn Launch, recipe: &Recipe) -> Option<Answer> {
     let answer = timeout(CONTROL_TIMEOUT, client.describe(v1::DescribeRequest {})).await;
     Some((client, answer.ok()?.ok()?.into_inner()))
 }
+
+#[cfg(test)]
+mod tests {
+    use orchestrator_types::ByteCount;
+
+    use super::*;
+
+    fn recipe(device: &str) -> Recipe {
+        Recipe {
+            slice: "a.0".parse().unwrap(),
+            program: "/bin/executor".into(),
+            socket: "/s/socket".into(),
+            blobs: "/s/blobs".into(),
+            cache: "/c".into(),
+            decoded: "/s/decoded".into(),
+            decoded_limit: ByteCount::gib(1),
+            threads: 2,
+            device: device.parse().unwrap(),
+            ceiling: ByteCount::gib(4),
+            roots: Vec::new(),
+            build: "1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_executor_sees_the_device_of_its_slice_alone_by_its_uuid() {
+        let seen = |device: &str| {
+            let command = recipe(device).command();
+            let mut variables = command.as_std().get_envs();
+            let value = variables.find(|(name, _)| *name == "CUDA_VISIBLE_DEVICES")?.1?;
+            Some(value.to_string_lossy().into_owned())
+        };
+        let instance = "MIG-3b7e9a10-52c4-5d6e-9f80-000000000002";
+        assert_eq!(seen(instance).as_deref(), Some(instance));
+        let gpu = "GPU-6f1c2d3e-0a1b-4c5d-8e9f-000000000001";
+        assert_eq!(seen(gpu).as_deref(), Some(gpu));
+        assert_eq!(seen("cpu"), None);
+    }
+}

@@ -23,6 +23,30 @@ int nvmlSystemGetDriverVersion(char *text, unsigned length) {
     return SUCCESS;
 }
 
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 13010;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device device, unsigned *id) {
+    if (!is_mig(device)) return NOT_SUPPORTED;
+    *id = device == UUIDS[1] ? 3 : 9;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetComputeInstanceId(Device device, unsigned *id) {
+    if (!is_mig(device)) return NOT_SUPPORTED;
+    *id = 1;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) {
+    (void)device;
+    *major = 9;
+    *minor = 0;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetCount_v2(unsigned *count) {
     *count = 1;
     return SUCCESS;

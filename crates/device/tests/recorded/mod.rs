@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use nvml_wrapper::error::NvmlError as Raw;
 use orchestrator_device::{
-    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Refused, Utilisation, Xids,
+    Answer, DeviceMemory, DeviceProcess, Nvml, NvmlError, Place, Refused, Utilisation, Version,
+    Xids,
 };
 use orchestrator_types::DeviceId;
 use serde::Deserialize;
@@ -15,6 +16,8 @@ use serde::Deserialize;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recorded {
     driver: Told<String>,
+    /// Not told by recordings of a driver's version alone.
+    cuda: Option<Told<Version>>,
     gpus: Told<Vec<Told<DeviceId>>>,
     devices: BTreeMap<String, Device>,
 }
@@ -23,6 +26,8 @@ pub(crate) struct Recorded {
 #[serde(deny_unknown_fields)]
 struct Device {
     name: Told<String>,
+    capability: Option<Told<Version>>,
+    place: Option<Told<Place>>,
     memory: Told<DeviceMemory>,
     utilisation: Told<Utilisation>,
     processes: Told<Vec<DeviceProcess>>,
@@ -71,6 +76,7 @@ impl<T> Told<T> {
 
 impl Recorded {
     /// The recording `tests/recordings/<name>.json`.
+    #[allow(dead_code, reason = "not every test that includes this reads files")]
     pub(crate) fn load(name: &str) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings");
         let text = fs::read_to_string(folder.join(name).with_extension("json")).unwrap();
@@ -85,6 +91,18 @@ impl Recorded {
 impl Nvml for Recorded {
     fn driver_version(&self) -> Answer<String> {
         self.driver.answer()
+    }
+
+    fn cuda_version(&self) -> Answer<Version> {
+        self.cuda.as_ref().ok_or(NvmlError::NotSupported)?.answer()
+    }
+
+    fn place(&self, instance: &DeviceId) -> Answer<Place> {
+        self.device(instance)?.place.as_ref().ok_or(NvmlError::NotSupported)?.answer()
+    }
+
+    fn capability(&self, device: &DeviceId) -> Answer<Version> {
+        self.device(device)?.capability.as_ref().ok_or(NvmlError::NotSupported)?.answer()
     }
 
     fn gpu_count(&self) -> Answer<u32> {
