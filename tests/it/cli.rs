@@ -105,6 +105,41 @@ fn a_run_can_be_looked_at_afterwards() {
 }
 
 #[test]
+fn doctor_tells_what_works_and_changes_nothing() {
+    let home = Home::default();
+    let told: Value = serde_json::from_str(&stdout(&home, &["doctor", "--json"])).unwrap();
+    assert_eq!(told["schema"], "orchestrator.doctor/1");
+    assert_eq!(told["possible"], serde_json::json!(["submit", "worker", "coordinator"]));
+    let executor = &told["facts"]["executor"]["answers"]["answer"];
+    assert_eq!(executor["build"], told["facts"]["build"], "both say which build they are");
+    assert_eq!(executor["libtorch"], "2.11.0");
+    let text = stdout(&home, &["doctor"]);
+    assert!(text.contains("works here: `submit`, `worker`, `coordinator`"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour where nobody looks");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn doctor_says_what_is_missing_and_what_moves_it() {
+    let home = Home::default();
+    let file = home.write("file", "not a folder");
+    let mut command = home.command(&["doctor"]);
+    command.env("ORCHESTRATOR_EXECUTOR", "/nowhere").env("XDG_CACHE_HOME", file.join("below"));
+    let outcome = command.output().unwrap();
+    let text = String::from_utf8(outcome.stdout).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("ORCHESTRATOR_EXECUTOR names /nowhere, which is not a program"),
+        "{text}"
+    );
+    assert!(text.contains("→ put it on a volume that can be written to"), "{text}");
+    assert!(text.contains("works here: `coordinator`; does not: `submit`, `worker`"), "{text}");
+    let outcome =
+        home.command(&["doctor", "--coordinator", "http://127.0.0.1:9"]).output().unwrap();
+    assert_eq!(outcome.status.code(), Some(6), "nobody answers there");
+}
+
+#[test]
 fn texts_are_encoded_once_and_then_come_from_the_cache() {
     let home = Home::default();
     let evaluation = small_evaluation(&home, 40, "[auto]");

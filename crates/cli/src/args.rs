@@ -58,6 +58,13 @@ pub(crate) enum Verb {
     Profile(Profile),
     /// Show what this machine, or each worker of a cluster, offers, and who holds which bytes of it
     Nodes(Nodes),
+    /// Say what this machine offers, what is missing, and what to do
+    ///
+    /// Looks at the executor, the processor, memory, GPUs and MIG instances with their driver,
+    /// folders, variables, and with `--coordinator` whether it answers. Changes nothing. Exit code 0:
+    /// this machine can compute, if only on its processor; 1: it cannot; 6: the coordinator does not
+    /// answer.
+    Doctor(Doctor),
     /// Follow a run to its end, and print its results
     ///
     /// Ctrl-C stops looking; the run goes on. The exit code is that of the run.
@@ -269,6 +276,15 @@ pub(crate) struct Profile {
 #[derive(Args, Debug)]
 pub(crate) struct Nodes {
     /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Print JSON: the findings, and the facts that they come from
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

@@ -96,7 +96,7 @@ pub(crate) struct Chosen {
 
 /// Asks for the devices if there can be any, and chooses.
 pub(crate) fn choose(choice: &DeviceChoice) -> Result<Chosen, Failure> {
-    let possible = TRACES.iter().any(|path| Path::new(path).exists());
+    let possible = driver_has_traces();
     match choice {
         DeviceChoice::Only(DeviceId::Cpu) => Ok(Chosen::default()),
         DeviceChoice::Auto if !possible => Ok(Chosen::default()),
@@ -108,6 +108,11 @@ pub(crate) fn choose(choice: &DeviceChoice) -> Result<Chosen, Failure> {
             named(device, found)
         }
     }
+}
+
+/// Whether there can be a GPU.
+pub(crate) fn driver_has_traces() -> bool {
+    TRACES.iter().any(|path| Path::new(path).exists())
 }
 
 fn all() -> anyhow::Result<Answer> {

@@ -11,6 +11,7 @@ mod certs;
 mod check;
 mod cluster;
 mod devices;
+mod doctor;
 mod duration;
 mod embedded;
 mod evaluation;
@@ -76,6 +77,7 @@ fn run(verb: Verb, verbose: u8) -> Result<Exit, Failure> {
         Verb::Plan(plan) => plan::plan(&plan),
         Verb::Profile(profile) => profile::profile(&profile),
         Verb::Nodes(nodes) => nodes::nodes(&nodes),
+        Verb::Doctor(doctor) => doctor::doctor(&doctor),
         Verb::Resume(resume) => submit::resume(&resume),
         Verb::Watch(watch) => watch::watch(&watch),
         Verb::Logs(logs) => history::logs(&logs),

@@ -42,6 +42,11 @@ impl State {
         Ok(Self { root: home.join("orchestrator/runs") })
     }
 
+    /// Where the runs are.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.root
+    }
+
     /// The state folder of one run.
     pub(crate) fn of_run(&self, run: &RunId) -> PathBuf {
         self.root.join(run.as_str())

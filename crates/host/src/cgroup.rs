@@ -9,6 +9,9 @@ use orchestrator_types::ByteCount;
 /// Version 1 writes "no limit" as the largest number of whole pages; nothing real comes near.
 const NO_LIMIT: u64 = 1 << 60;
 
+/// Where version 1 shows the processors' controller.
+const CPU_V1: &str = "/sys/fs/cgroup/cpu";
+
 /// Limit and use, where told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupMemory {
@@ -88,6 +91,37 @@ pub(crate) fn oom_kills(groups: &str, read: &dyn Fn(&Path) -> Option<String>) ->
     let own = groups.lines().filter_map(|line| folders(line).into_iter().next());
     let mut counts = own.filter_map(|(folder, controller)| count(folder.join(controller.events)));
     counts.next().or_else(|| count(PathBuf::from("/proc/vmstat")))
+}
+
+/// How many processors' time the cgroups above a process let it have, in thousandths: the tightest.
+/// `None` without a limit.
+pub(crate) fn cpu_limit(groups: &str, read: &dyn Fn(&Path) -> Option<String>) -> Option<u64> {
+    let mut limits = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let mount = match controllers {
+            "" => V2.mount,
+            names if names.split(',').any(|name| name == "cpu") => CPU_V1,
+            _ => continue,
+        };
+        let own = Path::new(mount).join(path.trim_start_matches('/'));
+        for folder in own.ancestors().take_while(|folder| folder.starts_with(mount)) {
+            let number = |file| read(&folder.join(file))?.trim().parse::<u64>().ok();
+            let limit = if controllers.is_empty() {
+                let text = read(&folder.join("cpu.max"));
+                text.and_then(|text| {
+                    let (quota, period) = text.trim().split_once(' ')?;
+                    Some((quota.parse::<u64>().ok()?, period.parse().ok()?))
+                })
+            } else {
+                // Without a limit the quota is -1, which is no unsigned number.
+                number("cpu.cfs_quota_us").zip(number("cpu.cfs_period_us"))
+            };
+            limits.extend(limit.and_then(|(quota, period)| (quota * 1_000).checked_div(period)));
+        }
+    }
+    limits.into_iter().min()
 }
 
 /// The process's cgroup of one line and all above it, nearest first.
@@ -176,6 +210,30 @@ mod tests {
             assert_eq!(memory(groups, &[]), CgroupMemory::default());
             assert_eq!(oom_kills(groups, &|_| None), None);
         }
+    }
+
+    #[test]
+    fn the_tightest_limit_of_processor_time_is_told_in_both_versions() {
+        let limit = |groups, files: &[(&str, &str)]| {
+            cpu_limit(groups, &|path| {
+                let found = files.iter().find(|(known, _)| Path::new(known) == path);
+                found.map(|(_, text)| (*text).to_owned())
+            })
+        };
+        let newer = [
+            ("/sys/fs/cgroup/pods/one/cpu.max", "max 100000\n"),
+            ("/sys/fs/cgroup/pods/cpu.max", "250000 100000\n"),
+        ];
+        assert_eq!(limit("0::/pods/one\n", &newer), Some(2_500));
+        let older = [
+            ("/sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000\n"),
+            ("/sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
+        ];
+        assert_eq!(limit("4:cpu,cpuacct:/job\n", &older), Some(500));
+        assert_eq!(limit("4:cpu:/\n0::/\n", &older), None);
+        assert_eq!(limit("nonsense\n", &newer), None);
     }
 
     #[test]

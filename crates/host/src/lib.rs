@@ -6,4 +6,4 @@
 mod cgroup;
 mod memory;
 
-pub use memory::{HostMemory, driver_pid, host_memory, oom_kills, read_host_memory};
+pub use memory::{HostMemory, cpu_limit, driver_pid, host_memory, oom_kills, read_host_memory};

@@ -5,7 +5,7 @@
 use std::{fs, path::Path};
 
 use orchestrator_types::ByteCount;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{self, CgroupMemory, cgroup_memory};
 
@@ -13,7 +13,7 @@ use crate::cgroup::{self, CgroupMemory, cgroup_memory};
 const HOST_PIDS: &str = "pid:[4026531836]";
 
 /// Host memory of one process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostMemory {
     /// Resident set now.
     pub resident: Option<ByteCount>,
@@ -66,6 +66,13 @@ pub fn read_host_memory(read: &dyn Fn(&Path) -> Option<String>) -> HostMemory {
 pub fn oom_kills() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     cgroup::oom_kills(&read(Path::new("/proc/self/cgroup")).unwrap_or_default(), &read)
+}
+
+/// How many processors' time the cgroups above this process let it have, in thousandths. `None`
+/// without a limit.
+pub fn cpu_limit() -> Option<u64> {
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    cgroup::cpu_limit(&read(Path::new("/proc/self/cgroup")).unwrap_or_default(), &read)
 }
 
 /// This process's pid as the NVIDIA driver sees it: the host's. `None` inside a pid namespace, where

@@ -1,0 +1,161 @@
+//! Looks at the machine. What cannot be looked at is a fact, too.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    num::NonZero,
+    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    path::{Path, PathBuf},
+    thread,
+};
+
+use orchestrator_host::{cpu_limit, host_memory};
+use orchestrator_types::ByteCount;
+
+use super::facts::{
+    Coordinator, Executor, Facts, Folder, Processors, Purpose, Reached, TlsFile, TlsFolder,
+};
+use crate::{
+    args,
+    cluster::{self, failed},
+    devices::driver_has_traces,
+    executor::{self, NoAnswer},
+    local, state,
+};
+
+/// What we, CUDA and those who share GPUs out read.
+const PREFIXES: [&str; 4] = ["ORCHESTRATOR_", "CUDA_", "NVIDIA_", "PYTORCH_ALLOC_CONF"];
+const OTHERS: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "XDG_STATE_HOME"];
+/// Parts of names whose values are nobody's business.
+const SECRETS: [&str; 4] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
+const TLS_FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+
+/// Everything that can be known of this machine.
+pub(crate) fn gather(arguments: &args::Doctor) -> Facts {
+    let variables = variables();
+    let name = variables.get("ORCHESTRATOR_NAME").cloned();
+    let name = name.unwrap_or_else(|| local::node_name().to_string());
+    let cache = state::cache_folder();
+    let named = |variable: &str| env::var_os(variable).filter(|value| !value.is_empty());
+    let scratch = match named("ORCHESTRATOR_SCRATCH") {
+        Some(folder) => Ok(folder.into()),
+        None => state::cache_folder().map(|cache| cache.join("workers").join(name)),
+    };
+    let coordinator = match named("ORCHESTRATOR_STATE") {
+        Some(folder) => Ok(folder.into()),
+        None => state::coordinator_folder(),
+    };
+    // There may be as many slices.
+    let socket = |scratch: &PathBuf| scratch.join("63.sock").as_os_str().as_bytes().len();
+    let socket_bytes = scratch.as_ref().map(socket).unwrap_or_default();
+    let folders = vec![
+        folder(Purpose::Runs, state::State::of_user().map(|state| state.folder().to_owned())),
+        folder(Purpose::Coordinator, coordinator),
+        folder(Purpose::Cache, cache),
+        folder(Purpose::Scratch, scratch),
+        folder(Purpose::Temporary, Ok(env::temp_dir())),
+    ];
+    Facts {
+        build: orchestrator_proto::BUILD.to_owned(),
+        executor: executor(),
+        driver_traces: driver_has_traces(),
+        processors: processors(),
+        memory: host_memory(),
+        folders,
+        socket_bytes,
+        coordinator: cluster::url(&arguments.cluster).map(reach),
+        tls: named("ORCHESTRATOR_TLS").map(|folder| certificates(Path::new(&folder))),
+        variables,
+    }
+}
+
+fn variables() -> BTreeMap<String, String> {
+    let told = |name: &str| {
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || OTHERS.contains(&name)
+    };
+    let secret = |name: &str| SECRETS.iter().any(|part| name.contains(part));
+    // One that is not text is not one that anybody reads.
+    let all = env::vars_os().filter_map(|(name, value)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
+        let value = if secret(&name) { "…".to_owned() } else { value };
+        told(&name).then_some((name, value))
+    });
+    all.collect()
+}
+
+fn executor() -> Executor {
+    let path = match executor::program() {
+        Ok(path) => path,
+        Err(error) => return Executor::Missing { why: format!("{error:#}") },
+    };
+    match executor::ask(&path, &["devices"]).map_err(NoAnswer::into_error) {
+        Ok(answer) => Executor::Answers { path, answer },
+        Err(error) => Executor::Silent { path, why: format!("{error:#}") },
+    }
+}
+
+fn processors() -> Processors {
+    let usable = thread::available_parallelism().map_or(1, NonZero::get);
+    let usable = u32::try_from(usable).unwrap_or(u32::MAX);
+    let listed = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let online = listed.lines().filter(|line| line.starts_with("processor")).count();
+    let online = u32::try_from(online).unwrap_or(u32::MAX).max(usable);
+    Processors { online, usable, cgroup_millis: cpu_limit() }
+}
+
+/// Tries to make a file in the folder, or in the nearest one above it that is there.
+fn folder(purpose: Purpose, path: anyhow::Result<PathBuf>) -> Folder {
+    let path = match path {
+        Ok(path) => path,
+        Err(error) => {
+            let refused = Some(format!("{error:#}"));
+            return Folder { purpose, path: PathBuf::new(), refused, free: None, total: None };
+        }
+    };
+    let there = path.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let volume = nix::sys::statvfs::statvfs(there).ok();
+    let bytes = |blocks: u64| {
+        let block = volume.as_ref().map_or(1, nix::sys::statvfs::Statvfs::fragment_size);
+        ByteCount::bytes(blocks.saturating_mul(block))
+    };
+    let refused = writable(there).err().map(|error| {
+        let at = if there == path { String::new() } else { format!("{}: ", there.display()) };
+        format!("{at}{error}")
+    });
+    Folder {
+        purpose,
+        path,
+        refused,
+        free: volume.as_ref().map(|volume| bytes(volume.blocks_available())),
+        total: volume.as_ref().map(|volume| bytes(volume.blocks())),
+    }
+}
+
+/// Leaves nothing behind, also if this process is killed: the file has no name.
+fn writable(folder: &Path) -> io::Result<()> {
+    if !folder.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    tempfile::tempfile_in(folder).map(drop)
+}
+
+fn reach(url: &str) -> Coordinator {
+    let reached = match cluster::ask(url, async |cluster| cluster.nodes().await.map_err(failed)) {
+        Ok(view) => Reached::Answers {
+            workers: view.workers.len(),
+            slices: view.workers.iter().map(|worker| worker.slices.len()).sum(),
+        },
+        Err(failure) => Reached::Fails { why: failure.text() },
+    };
+    Coordinator { url: url.to_owned(), reached }
+}
+
+fn certificates(path: &Path) -> TlsFolder {
+    let look = |name: &str| {
+        let file = path.join(name);
+        let unreadable = fs::read(&file).err().map(|error| error.to_string());
+        let mode = fs::metadata(&file).ok().map(|file| file.permissions().mode() & 0o777);
+        (name.to_owned(), TlsFile { unreadable, mode })
+    };
+    TlsFolder { path: path.to_owned(), files: TLS_FILES.into_iter().map(look).collect() }
+}
