@@ -183,7 +183,8 @@ pub(crate) struct Local {
 /// Which devices are used.
 #[derive(Args, Debug)]
 pub(crate) struct Device {
-    /// auto, cpu, GPU-… or MIG-…; auto uses every GPU that can be used
+    /// auto, gpu, cpu, GPU-… or MIG-…; gpu uses every GPU that can be used, auto the processor
+    /// where there is none
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: DeviceChoice,
 }

@@ -22,14 +22,16 @@ const TRACES: [&str; 3] = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidi
 pub(crate) enum DeviceChoice {
     /// Every usable GPU, and the processor where there is none.
     Auto,
+    /// Every usable GPU, and an error where there is none.
+    AnyGpu,
     /// This one.
     Only(DeviceId),
 }
 
 impl DeviceChoice {
-    /// Whether it names a GPU or a part of one.
+    /// Whether it asks for a GPU or a part of one.
     pub(crate) const fn is_gpu(&self) -> bool {
-        matches!(self, Self::Only(DeviceId::Gpu(_) | DeviceId::Mig(_)))
+        matches!(self, Self::AnyGpu | Self::Only(DeviceId::Gpu(_) | DeviceId::Mig(_)))
     }
 }
 
@@ -37,7 +39,11 @@ impl FromStr for DeviceChoice {
     type Err = ParseDeviceIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Only) }
+        match text {
+            "auto" => Ok(Self::Auto),
+            "gpu" => Ok(Self::AnyGpu),
+            device => device.parse().map(Self::Only),
+        }
     }
 }
 
@@ -101,6 +107,12 @@ pub(crate) fn choose(choice: &DeviceChoice) -> Result<Chosen, Failure> {
         DeviceChoice::Only(DeviceId::Cpu) => Ok(Chosen::default()),
         DeviceChoice::Auto if !possible => Ok(Chosen::default()),
         DeviceChoice::Auto => Ok(usable(all())),
+        DeviceChoice::AnyGpu => {
+            let found = all().map_err(|error| {
+                Failure::internal(error.context("failed to look for GPUs".to_owned()))
+            })?;
+            some_gpu(found)
+        }
         DeviceChoice::Only(device) => {
             let found = all().map_err(|error| {
                 Failure::internal(error.context(format!("failed to look for {device}")))
@@ -119,23 +131,37 @@ fn all() -> anyhow::Result<Answer> {
     executor::ask(&executor::program()?, &["devices"]).map_err(NoAnswer::into_error)
 }
 
-/// Every usable GPU; if there is none, why.
+/// Every usable GPU; if there is none, the processor, and why.
 fn usable(answer: anyhow::Result<Answer>) -> Chosen {
-    let processor = |why: String| {
+    let chosen = match answer {
+        Ok(answer) => gpus(answer),
+        Err(error) => Err(format!("the GPU cannot be used: {error:#}")),
+    };
+    chosen.unwrap_or_else(|why| {
         let warnings = vec![format!("{why}; the processor computes instead")];
         Chosen { gpus: Vec::new(), warnings }
-    };
-    let Answer { devices, warnings: general, .. } = match answer {
-        Ok(answer) => answer,
-        Err(error) => return processor(format!("the GPU cannot be used: {error:#}")),
-    };
+    })
+}
+
+/// Every usable GPU, of which there must be one.
+fn some_gpu(answer: Answer) -> Result<Chosen, Failure> {
+    gpus(answer).map_err(|why| {
+        let message = format!("no GPU can be used, and `--device gpu` asks for one: {why}");
+        Failure::new(Exit::DoesNotFit, anyhow!(message))
+            .advise("`orchestrator doctor` tells what this machine offers".to_owned())
+    })
+}
+
+/// Every usable GPU; if there is none, why.
+fn gpus(answer: Answer) -> Result<Chosen, String> {
+    let Answer { devices, warnings: general, .. } = answer;
     let (gpus, others): (Vec<Found>, Vec<Found>) =
         devices.into_iter().partition(|device| device.usable);
     let explained = !general.is_empty();
     let unusable = others.iter().map(|device| refusal(device, &[], explained));
     if gpus.is_empty() {
         let why: Vec<String> = unusable.chain(general).collect();
-        return processor(if why.is_empty() {
+        return Err(if why.is_empty() {
             "there are traces of a GPU driver, and no GPU".to_owned()
         } else {
             why.join("; ")
@@ -143,7 +169,7 @@ fn usable(answer: anyhow::Result<Answer>) -> Chosen {
     }
     let warnings = gpus.iter().flat_map(told).chain(unusable);
     let warnings = general.iter().cloned().chain(warnings).collect();
-    Chosen { gpus, warnings }
+    Ok(Chosen { gpus, warnings })
 }
 
 /// The one that the user named.
@@ -272,7 +298,16 @@ mod tests {
     }
 
     #[test]
+    fn whoever_asks_for_a_gpu_gets_one_or_an_error() {
+        assert_eq!(some_gpu(found()).unwrap().gpus.len(), 1);
+        let failure = some_gpu(hindered(Vec::new())).unwrap_err();
+        assert_eq!(failure.exit, Exit::DoesNotFit);
+        insta::assert_snapshot!(failure.text(), @"no GPU can be used, and `--device gpu` asks for one: libtorch's CUDA support does not load");
+    }
+
+    #[test]
     fn devices_are_named_on_the_command_line() {
+        assert_eq!("gpu".parse(), Ok(DeviceChoice::AnyGpu));
         assert_eq!("auto".parse(), Ok(DeviceChoice::Auto));
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Only(DeviceId::Cpu)));
         let error = "cuda:0".parse::<DeviceChoice>().unwrap_err();

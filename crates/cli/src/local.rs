@@ -56,6 +56,10 @@ pub(crate) fn offered(wish: &Wish<'_>) -> Result<Machine, Failure> {
         (1, [device], _) => devices::choose(device)?,
         (1, devices, _) => several(devices)?,
         (_, [_], None) => Chosen::default(),
+        (_, [_], Some(DeviceChoice::AnyGpu)) => {
+            let message = "slices cut the processor, not a GPU; name one of both";
+            return Err(Failure::usage(anyhow!(message)));
+        }
         (_, _, Some(DeviceChoice::Only(gpu))) => {
             let message = format!("slices cut the processor, not {gpu}; name one of both");
             return Err(Failure::usage(anyhow!(message)));
@@ -89,8 +93,8 @@ pub(crate) fn offered(wish: &Wish<'_>) -> Result<Machine, Failure> {
 fn several(devices: &[DeviceChoice]) -> Result<Chosen, Failure> {
     let mut all = Chosen::default();
     for device in devices {
-        if !device.is_gpu() {
-            let message = "several `--device` name GPUs; `auto` and `cpu` stand alone";
+        if !device.is_gpu() || *device == DeviceChoice::AnyGpu {
+            let message = "several `--device` name GPUs; `auto`, `gpu` and `cpu` stand alone";
             return Err(Failure::usage(anyhow!(message)));
         }
         let Chosen { gpus, warnings } = devices::choose(device)?;

@@ -191,8 +191,8 @@ const fn remedy(error: &NvmlError) -> &'static str {
         }
         NvmlError::Lost => "a GPU is lost: reset it or restart the machine (see the kernel's log)",
         _ => {
-            "where there is one, install its driver, or in a container add `utility` to \
-             NVIDIA_DRIVER_CAPABILITIES"
+            "where there is one, install its driver; give a container the GPU (in Kubernetes a limit \
+             such as `nvidia.com/gpu: 1`) and `utility` in NVIDIA_DRIVER_CAPABILITIES"
         }
     }
 }

@@ -115,7 +115,7 @@ fn no_nvml_is_told_with_its_cause() {
         assert!(told.starts_with("NVML does not answer, so no GPU is used; "), "{told}");
         assert!(told.contains(cause), "{told}");
     }
-    assert_snapshot!(shown(&inventory(Err(Raw::LibraryNotFound.into()), &|_| None)), @"NVML does not answer, so no GPU is used; where there is one, install its driver, or in a container add `utility` to NVIDIA_DRIVER_CAPABILITIES: libnvidia-ml.so.1 cannot be loaded: a shared library couldn't be found or loaded");
+    assert_snapshot!(shown(&inventory(Err(Raw::LibraryNotFound.into()), &|_| None)), @"NVML does not answer, so no GPU is used; where there is one, install its driver; give a container the GPU (in Kubernetes a limit such as `nvidia.com/gpu: 1`) and `utility` in NVIDIA_DRIVER_CAPABILITIES: libnvidia-ml.so.1 cannot be loaded: a shared library couldn't be found or loaded");
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(crate) struct Worker {
     /// The coordinator, for example http://127.0.0.1:7070, or https://HOST:7070 with --tls
     #[arg(long, value_name = "URL", env = "ORCHESTRATOR_COORDINATOR", hide_env_values = true)]
     pub(crate) coordinator: Option<String>,
-    /// auto, cpu, GPU-… or MIG-…; may repeat. auto takes every GPU that can be used, and the
+    /// auto, gpu, cpu, GPU-… or MIG-…; may repeat. gpu takes every GPU that can be used, auto the
     /// processor where there is none [default: auto]
     #[arg(
         long,

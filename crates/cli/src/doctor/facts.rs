@@ -127,7 +127,9 @@ impl Facts {
     /// Whether the worker of this machine is told to use a GPU.
     pub(crate) fn wants_gpu(&self) -> bool {
         let named = self.variable("ORCHESTRATOR_DEVICE").unwrap_or_default();
-        named.split(',').any(|name| name.starts_with("GPU-") || name.starts_with("MIG-"))
+        named
+            .split(',')
+            .any(|name| name == "gpu" || name.starts_with("GPU-") || name.starts_with("MIG-"))
     }
 
     pub(crate) fn in_pod(&self) -> bool {

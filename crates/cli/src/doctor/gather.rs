@@ -6,7 +6,9 @@ use std::{
     num::NonZero,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
     path::{Path, PathBuf},
+    sync::mpsc,
     thread,
+    time::Duration,
 };
 
 use orchestrator_host::{cpu_limit, host_memory};
@@ -18,11 +20,13 @@ use super::facts::{
 use crate::{
     args,
     cluster::{self, failed},
-    devices::driver_has_traces,
+    devices::{Answer, driver_has_traces},
     executor::{self, NoAnswer},
     local, state,
 };
 
+/// How long the executor may look for devices: loading CUDA from a cold disk takes most of a minute.
+const PATIENCE: Duration = Duration::from_mins(2);
 /// What we, CUDA and those who share GPUs out read.
 const PREFIXES: [&str; 4] = ["ORCHESTRATOR_", "CUDA_", "NVIDIA_", "PYTORCH_ALLOC_CONF"];
 const OTHERS: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "XDG_STATE_HOME"];
@@ -88,10 +92,27 @@ fn executor() -> Executor {
         Ok(path) => path,
         Err(error) => return Executor::Missing { why: format!("{error:#}") },
     };
-    match executor::ask(&path, &["devices"]).map_err(NoAnswer::into_error) {
+    match ask(path.clone(), PATIENCE) {
         Ok(answer) => Executor::Answers { path, answer },
-        Err(error) => Executor::Silent { path, why: format!("{error:#}") },
+        Err(why) => Executor::Silent { path, why },
     }
+}
+
+/// Asks a program that may wait for a driver for ever. It is not killed then: in the middle of a
+/// driver's call that may take the GPU with it.
+fn ask(program: PathBuf, patience: Duration) -> Result<Answer, String> {
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || {
+        let answer = executor::ask(&program, &["devices"]).map_err(NoAnswer::into_error);
+        // Nobody may listen any more.
+        drop(tell.send(answer.map_err(|error| format!("{error:#}"))));
+    });
+    told.recv_timeout(patience).unwrap_or_else(|_| {
+        Err(format!(
+            "nothing within {} s; it waits for the driver, see the kernel's log",
+            patience.as_secs()
+        ))
+    })
 }
 
 fn processors() -> Processors {
@@ -158,4 +179,34 @@ fn certificates(path: &Path) -> TlsFolder {
         (name.to_owned(), TlsFile { unreadable, mode })
     };
     TlsFolder { path: path.to_owned(), files: TLS_FILES.into_iter().map(look).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_does_not_answer_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("program");
+        fs::write(&program, "#!/bin/sh\nexec sleep 5\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let why = ask(program, Duration::from_millis(10)).unwrap_err();
+        assert!(why.starts_with("nothing within 0 s; it waits for the driver"), "{why}");
+    }
+
+    #[test]
+    fn a_folder_is_looked_at_where_it_would_be_and_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let found = super::folder(Purpose::Cache, Ok(path.clone()));
+        assert_eq!((found.refused, path.exists()), (None, false));
+        assert!(found.free.unwrap() <= found.total.unwrap());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let found = super::folder(Purpose::Cache, Ok(file.join("below")));
+        assert!(found.refused.unwrap().ends_with("file: not a directory"));
+        let unknown = super::folder(Purpose::Cache, Err(anyhow::anyhow!("set HOME")));
+        assert_eq!(unknown.refused.as_deref(), Some("set HOME"));
+    }
 }

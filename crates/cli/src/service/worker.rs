@@ -208,7 +208,12 @@ fn not_started(error: StartError) -> Failure {
         | StartError::SocketPath { .. } => Exit::Usage,
         StartError::Executor { .. } => Exit::Internal,
     };
-    let advice = orchestrator_tls::advice(&error);
+    let advice = match &error {
+        StartError::Folder { .. } => {
+            Some("`--scratch DIR` moves a worker's folder, XDG_CACHE_HOME the cache")
+        }
+        _ => orchestrator_tls::advice(&error),
+    };
     let failure =
         Failure::new(exit, anyhow::Error::new(error).context("the worker does not start"));
     match advice {

@@ -35,7 +35,7 @@ pub(crate) fn gpus(facts: &Facts) -> Vec<Finding> {
     findings.extend(warnings.iter().map(general));
     if facts.wants_gpu() && !usable {
         let named = facts.variable("ORCHESTRATOR_DEVICE").unwrap_or_default();
-        let text = format!("ORCHESTRATOR_DEVICE names {named}, and no GPU can be used");
+        let text = format!("ORCHESTRATOR_DEVICE asks for {named}, and no GPU can be used");
         let fix = "see the lines above; `ORCHESTRATOR_DEVICE=auto` takes what there is";
         findings.push(Finding::problem(TOPIC, text, &[Role::Worker]).fix(fix));
     } else if !usable {

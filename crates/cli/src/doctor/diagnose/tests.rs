@@ -136,10 +136,8 @@ fn an_old_driver_leaves_the_processor() {
 
 #[test]
 fn a_pod_without_a_device_says_what_to_ask_for() {
-    let pod = with(
-        laptop(),
-        &[("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("ORCHESTRATOR_DEVICE", "GPU-1,GPU-2")],
-    );
+    let pod =
+        with(laptop(), &[("KUBERNETES_SERVICE_HOST", "10.96.0.1"), ("ORCHESTRATOR_DEVICE", "gpu")]);
     insta::assert_snapshot!(told(&pod));
     let any = with(laptop(), &[("KUBERNETES_SERVICE_HOST", "10.96.0.1")]);
     let level = |facts: &Facts| {
