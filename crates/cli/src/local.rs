@@ -108,6 +108,7 @@ impl Machine {
     /// Lowers every ceiling to `quota`; returns what the user should know of slices that have less.
     fn bound(&mut self, quota: ByteCount) -> Vec<String> {
         let mut warnings = Vec::new();
+        let count = self.inventory.slices.len();
         for slice in &mut self.inventory.slices {
             if slice.memory_bytes < quota {
                 let gpu = self.gpus.iter().find(|gpu| gpu.id == slice.device);
@@ -117,7 +118,9 @@ impl Machine {
                 slice.memory_bytes = quota;
             }
         }
-        self.reasons.push(format!("`--quota` bounds each slice to {quota}"));
+        if warnings.len() < count {
+            self.reasons.push(format!("`--quota` bounds each slice to {quota}"));
+        }
         warnings
     }
 }
@@ -254,6 +257,11 @@ mod tests {
         ");
         let offered: Vec<_> = machine.inventory.slices.iter().map(|it| it.memory_bytes).collect();
         assert_eq!(offered, [bytes, ByteCount::gib(2), ByteCount::gib(20)]);
+        assert_eq!(machine.reasons.len(), 1, "it bounds one of them");
+        machine.inventory.slices.truncate(2);
+        machine.reasons.clear();
+        machine.bound(ByteCount::gib(20));
+        assert_eq!(machine.reasons, Vec::<String>::new(), "it bounds nothing");
     }
 
     #[test]

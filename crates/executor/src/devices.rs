@@ -136,7 +136,20 @@ fn unlisted(id: DeviceId) -> Gpu {
 }
 
 fn told(condition: Condition) -> String {
-    format!("{:#}", anyhow::Error::from(condition))
+    chain(&condition.into())
+}
+
+/// An error with its causes. A library's own may say what the one above it has said.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 fn offer(gpu: Gpu, named: &[DeviceId], cuda: bool, variable: Variable<'_>, ask: Ask<'_>) -> Value {
@@ -160,7 +173,8 @@ fn offer(gpu: Gpu, named: &[DeviceId], cuda: bool, variable: Variable<'_>, ask: 
             let others = of_sharers(free, sharers);
             let room = DeviceRoom { total, free, others, reserve: RESERVE, mps, hami };
             let ceiling = slice_ceiling(&room);
-            warnings.extend(ceiling.warning.clone());
+            // Of no use where nothing can be computed at all.
+            warnings.extend(ceiling.warning.clone().filter(|_| cuda));
             offered = Some(ceiling);
         }
         (_, _, Err(error)) => warnings.push(error.to_string()),

@@ -192,7 +192,26 @@ fn a_gpu_without_kernels_says_so_first() {
 #[test]
 fn an_installation_without_cuda_says_how_to_get_it() {
     let reason = "libtorch_cuda.so: cannot open shared object file".to_owned();
-    let value = asked(found(vec![gpu(Some((80, 80)))]), Err(NoCuda::NotInstalled(reason)), None);
+    let value = asked(found(vec![gpu(Some((80, 40)))]), Err(NoCuda::NotInstalled(reason)), None);
+    assert_eq!(warnings(&value["devices"][0]), "", "what others use is not what is wrong");
     assert_eq!(value["devices"][0]["usable"], json!(false));
     insta::assert_snapshot!(warnings(&value), @"this installation computes without CUDA, because libtorch's CUDA support does not load: libtorch_cuda.so: cannot open shared object file; install it (`cargo xtask setup --cuda`), or use the worker's image with CUDA");
+}
+
+#[test]
+fn a_cause_is_told_once() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("libnvidia-ml.so.1: cannot open shared object file")]
+    struct Inner;
+    #[derive(Debug, thiserror::Error)]
+    #[error("a libloading error occurred: {0}")]
+    struct Outer(#[source] Inner);
+    let raw = nvml_wrapper::error::NvmlError::LibraryNotFound;
+    let condition = Condition::NoNvml(NvmlError::Absent(raw));
+    assert_eq!(told(condition).matches("couldn't be found").count(), 1);
+    let error = anyhow::Error::from(Outer(Inner));
+    assert_eq!(
+        chain(&error),
+        "a libloading error occurred: libnvidia-ml.so.1: cannot open shared object file"
+    );
 }

@@ -60,8 +60,11 @@ fn folder(folder: &Folder) -> Finding {
         }
         Purpose::Temporary => ("scratch of runs on this machine", "set TMPDIR", &[Role::Submit]),
     };
-    let what = format!("{} ({whose})", folder.path.display());
-    let what = what.trim_start();
+    let what = if folder.path.as_os_str().is_empty() {
+        whose.to_owned()
+    } else {
+        format!("{} ({whose})", folder.path.display())
+    };
     let fix = format!("put it on a volume that can be written to and has room: {moved}");
     if let Some(why) = &folder.refused {
         return Finding::problem(TOPIC, format!("{what}: {why}"), needed_by).fix(fix);
