@@ -63,6 +63,11 @@ impl Failure {
         format!("{:#}", self.error)
     }
 
+    /// What to do now.
+    pub(crate) fn advice(&self) -> Option<&str> {
+        self.advice.as_deref()
+    }
+
     /// The whole chain, once.
     pub(crate) fn print(&self) {
         say(format_args!("error: {}", self.text()));

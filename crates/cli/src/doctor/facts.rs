@@ -91,23 +91,23 @@ pub(crate) struct Coordinator {
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reached {
     Answers { workers: usize, slices: usize },
-    Fails { why: String },
+    Fails { why: String, advice: Option<String> },
 }
 
 /// The folder of certificates that was named.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct TlsFolder {
     pub(crate) path: PathBuf,
-    /// By name.
-    pub(crate) files: BTreeMap<String, TlsFile>,
+    pub(crate) content: Certificates,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct TlsFile {
-    /// Why it cannot be read, if so.
-    pub(crate) unreadable: Option<String>,
-    /// Permission bits.
-    pub(crate) mode: Option<u32>,
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Certificates {
+    /// Whose certificate it is, until when, and how many days that is.
+    Good { identity: String, until: String, days: i64 },
+    /// It cannot be used.
+    Bad { why: String },
 }
 
 impl Facts {

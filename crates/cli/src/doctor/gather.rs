@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs, io,
     num::NonZero,
-    os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -12,10 +12,11 @@ use std::{
 };
 
 use orchestrator_host::{cpu_limit, host_memory};
+use orchestrator_tls::Credentials;
 use orchestrator_types::ByteCount;
 
 use super::facts::{
-    Coordinator, Executor, Facts, Folder, Processors, Purpose, Reached, TlsFile, TlsFolder,
+    Certificates, Coordinator, Executor, Facts, Folder, Processors, Purpose, Reached, TlsFolder,
 };
 use crate::{
     args,
@@ -32,7 +33,7 @@ const PREFIXES: [&str; 4] = ["ORCHESTRATOR_", "CUDA_", "NVIDIA_", "PYTORCH_ALLOC
 const OTHERS: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "XDG_STATE_HOME"];
 /// Parts of names whose values are nobody's business.
 const SECRETS: [&str; 4] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL"];
-const TLS_FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
+const SECONDS_A_DAY: i64 = 86_400;
 
 /// Everything that can be known of this machine.
 pub(crate) fn gather(arguments: &args::Doctor) -> Facts {
@@ -67,8 +68,8 @@ pub(crate) fn gather(arguments: &args::Doctor) -> Facts {
         memory: host_memory(),
         folders,
         socket_bytes,
-        coordinator: cluster::url(&arguments.cluster).map(reach),
-        tls: named("ORCHESTRATOR_TLS").map(|folder| certificates(Path::new(&folder))),
+        coordinator: reach(&arguments.cluster),
+        tls: arguments.cluster.tls.as_deref().filter(|it| !it.as_os_str().is_empty()).map(tls),
         variables,
     }
 }
@@ -160,29 +161,47 @@ fn writable(folder: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).map(drop)
 }
 
-fn reach(url: &str) -> Coordinator {
-    let reached = match cluster::ask(url, async |cluster| cluster.nodes().await.map_err(failed)) {
-        Ok(view) => Reached::Answers {
-            workers: view.workers.len(),
-            slices: view.workers.iter().map(|worker| worker.slices.len()).sum(),
-        },
-        Err(failure) => Reached::Fails { why: failure.text() },
+fn reach(cluster: &args::Cluster) -> Option<Coordinator> {
+    let url = cluster.coordinator.clone().filter(|url| !url.is_empty())?;
+    let answer = cluster::target(cluster).and_then(|target| {
+        let ask = |target| cluster::ask(&target, async |it| it.nodes().await.map_err(failed));
+        target.map(ask).transpose()
+    });
+    let reached = match answer {
+        Ok(view) => {
+            let workers = view.unwrap_or_default().workers;
+            Reached::Answers {
+                workers: workers.len(),
+                slices: workers.iter().map(|worker| worker.slices.len()).sum(),
+            }
+        }
+        Err(failure) => {
+            Reached::Fails { why: failure.text(), advice: failure.advice().map(str::to_owned) }
+        }
     };
-    Coordinator { url: url.to_owned(), reached }
+    Some(Coordinator { url, reached })
 }
 
-fn certificates(path: &Path) -> TlsFolder {
-    let look = |name: &str| {
-        let file = path.join(name);
-        let unreadable = fs::read(&file).err().map(|error| error.to_string());
-        let mode = fs::metadata(&file).ok().map(|file| file.permissions().mode() & 0o777);
-        (name.to_owned(), TlsFile { unreadable, mode })
+fn tls(path: &Path) -> TlsFolder {
+    let content = match Credentials::open(path.to_owned()) {
+        Ok(credentials) => {
+            let until = credentials.until();
+            let left = until.unix_timestamp() - jiff::Timestamp::now().as_second();
+            Certificates::Good {
+                identity: credentials.identity().short().to_owned(),
+                until: until.to_string(),
+                days: left / SECONDS_A_DAY,
+            }
+        }
+        Err(error) => Certificates::Bad { why: format!("{:#}", anyhow::Error::from(error)) },
     };
-    TlsFolder { path: path.to_owned(), files: TLS_FILES.into_iter().map(look).collect() }
+    TlsFolder { path: path.to_owned(), content }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -7,7 +7,7 @@ use orchestrator_types::ByteCount;
 
 use super::{
     super::{
-        facts::{Coordinator, Folder, Processors, Purpose, Reached, TlsFile, TlsFolder},
+        facts::{Certificates, Coordinator, Folder, Processors, Purpose, Reached, TlsFolder},
         finding::Level,
         render::{Look, render},
     },
@@ -235,21 +235,24 @@ fn a_missing_silent_or_foreign_executor_stops_computing() {
 
 #[test]
 fn certificates_and_the_coordinator_are_looked_at_if_they_are_named() {
-    let file = |unreadable: Option<&str>, mode| TlsFile {
-        unreadable: unreadable.map(str::to_owned),
-        mode,
+    let path = "/etc/orchestrator/tls";
+    let tls = |content| Some(TlsFolder { path: path.into(), content });
+    let good = |days| Certificates::Good {
+        identity: "worker/gpu-7".to_owned(),
+        until: "2027-01-01 0:00:00.0 +00:00:00".to_owned(),
+        days,
     };
-    let denied = "Permission denied (os error 13)";
-    let files = [
-        ("ca.crt", file(None, Some(0o644))),
-        ("tls.crt", file(Some(denied), Some(0o600))),
-        ("tls.key", file(None, Some(0o644))),
-    ];
-    let files = files.map(|(name, file)| (name.to_owned(), file)).into();
-    let tls = Some(TlsFolder { path: "/etc/orchestrator/tls".into(), files });
+    let level = |days| {
+        let facts = Facts { tls: tls(good(days)), ..laptop() };
+        network::certificates(&facts).unwrap().level
+    };
+    assert_eq!([level(30), level(3)], [Level::Ok, Level::Note]);
+    let why = "cannot read /etc/orchestrator/tls/tls.key; a Kubernetes secret needs `fsGroup` and \
+               `defaultMode: 0440`: Permission denied (os error 13)";
+    let tls = tls(Certificates::Bad { why: why.to_owned() });
     let url = "http://10.0.0.1:7070".to_owned();
     let why = "no answer from http://10.0.0.1:7070 within 4.5 s".to_owned();
-    let coordinator = Some(Coordinator { url, reached: Reached::Fails { why } });
+    let coordinator = Some(Coordinator { url, reached: Reached::Fails { why, advice: None } });
     let facts = Facts { coordinator, tls, ..laptop() };
     let facts = with(facts, &[("ORCHESTRATOR_TLS", "/etc/orchestrator/tls")]);
     insta::assert_snapshot!(told(&facts));
