@@ -85,8 +85,8 @@ fn resized(mut bytes: Vec<u8>, (width, height): (u32, u32)) -> Vec<u8> {
         let packed = ((width - 1) & 0x3fff) | (((height - 1) & 0x3fff) << 14);
         bytes[at + 9..at + 13].copy_from_slice(&packed.to_le_bytes());
     } else if let Some(at) = place(b"VP8 ") {
-        bytes[at + 14..at + 16].copy_from_slice(&(width as u16 & 0x3fff).to_le_bytes());
-        bytes[at + 16..at + 18].copy_from_slice(&(height as u16 & 0x3fff).to_le_bytes());
+        bytes[at + 14..at + 16].copy_from_slice(&(width & 0x3fff).to_le_bytes()[..2]);
+        bytes[at + 16..at + 18].copy_from_slice(&(height & 0x3fff).to_le_bytes()[..2]);
     }
     bytes
 }
