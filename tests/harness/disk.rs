@@ -15,11 +15,19 @@ pub struct SmallDisk {
 impl SmallDisk {
     /// Mounts it on `root`, which is made. The reason if that is not allowed here.
     pub fn mount(root: &Path, mebibytes: u32) -> Result<Self, String> {
+        Self::mount_with(root, &format!("size={mebibytes}m"))
+    }
+
+    /// Mounts one on `root` that nobody can write to.
+    pub fn mount_read_only(root: &Path) -> Result<Self, String> {
+        Self::mount_with(root, "size=1m,ro")
+    }
+
+    fn mount_with(root: &Path, options: &str) -> Result<Self, String> {
         fs::create_dir_all(root).unwrap();
-        let size = format!("size={mebibytes}m");
         let root_text = root.to_str().unwrap();
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "orchestrator-test", root_text])
+            .args(["-t", "tmpfs", "-o", options, "orchestrator-test", root_text])
             .output();
         match mounted {
             Ok(output) if output.status.success() => Ok(Self { root: root.to_owned() }),

@@ -12,4 +12,5 @@ mod invariance;
 mod numbers;
 mod recipes;
 mod recovery;
+mod refusals;
 mod secure;

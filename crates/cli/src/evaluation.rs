@@ -1,12 +1,15 @@
 //! Reads an eval.yaml and what it names; used by `check`, `plan` and `submit` alike.
 
 use std::{
-    fs, io,
+    fs::File,
+    io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, anyhow};
+use orchestrator_files::read_up_to;
 use orchestrator_spec::{Evaluation, Facts, Problems, Rejected};
+use orchestrator_types::ByteCount;
 use orchestrator_worker::DataAccess;
 
 use crate::{
@@ -80,8 +83,13 @@ fn refuse(path: &Path, problems: &Problems) -> Failure {
     Failure::new(Exit::BadEvaluation, anyhow!(title))
 }
 
+/// Far more than `spec` reads, which says so in its own words; far less than harms.
+const SIZE_LIMIT: ByteCount = ByteCount::mib(1);
+
 fn read(path: &Path) -> anyhow::Result<String> {
-    let bytes = fs::read(path).map_err(|error| match error.kind() {
+    // A pipe is as good as a file, and ends.
+    let opened = File::open(path).and_then(|file| read_up_to(file, SIZE_LIMIT));
+    let bytes = opened.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => anyhow!(
             "there is no file {}; name an evaluation, for example `orchestrator submit eval.yaml`",
             path.display()
@@ -117,7 +125,7 @@ mod tests {
                 .map_err(|_| ())
                 .unwrap()
         };
-        assert_eq!(load(&[]).text, fs::read_to_string(&file).unwrap());
+        assert_eq!(load(&[]).text, std::fs::read_to_string(&file).unwrap());
         let checked = load(&["sweep.batch=[7]", "tasks=[{retrieval: {dataset: captions}}]"]);
         let again = orchestrator_spec::parse("eval.yaml", &checked.text, &[]).unwrap();
         let placeless = |evaluation| serde_json::to_value::<Evaluation>(evaluation).unwrap();

@@ -13,6 +13,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use orchestrator_types::wording::steers;
 use serde::de::DeserializeOwned;
 
 use crate::say;
@@ -113,7 +114,7 @@ fn relay(mut progress: impl std::io::BufRead, tell: fn(String)) -> Option<String
     let mut line = Vec::new();
     // A broken pipe ends the relay as the end of the stream does.
     while progress.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let text = String::from_utf8_lossy(&line).trim_end().replace(char::is_control, "\u{fffd}");
+        let text = String::from_utf8_lossy(&line).trim_end().replace(steers, "\u{fffd}");
         line.clear();
         if !text.is_empty() {
             last.replace(text).into_iter().for_each(tell);

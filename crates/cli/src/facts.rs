@@ -83,13 +83,14 @@ fn describe(
              wants {image_size} × {image_size}; they must agree"
         )]);
     }
+    let weights_blake3 = folder.weights_digest().map_err(|error| vec![chain(&error)])?;
     let total = [Component::Text, Component::Vision];
     let bytes = |component| folder.stored_bytes(component);
     Ok(ModelFacts {
         architecture: "CLIPModel".to_owned(),
         weights_bytes: ByteCount::bytes(total.iter().map(|c| bytes(*c).as_u64()).sum()),
         parameters: total.iter().map(|component| folder.parameters(*component)).sum(),
-        weights_blake3: folder.weights_digest(),
+        weights_blake3,
         tokenizer_blake3: tokenizer.digest(),
         preprocess: recipe.describe(),
         crop: recipe.describe_crop(),

@@ -20,7 +20,12 @@ const WRITING: &str = ".writing-";
 /// Finds out whether `output` can be written, so that nobody waits for results in vain.
 pub(crate) fn probe(output: &Path) -> anyhow::Result<()> {
     let tried = fs::create_dir_all(output)
-        .and_then(|()| tempfile::Builder::new().prefix(WRITING).tempdir_in(output)?.close());
+        .and_then(|()| tempfile::Builder::new().prefix(WRITING).tempdir_in(output))
+        .and_then(|folder| {
+            // On a full volume folders can still be made.
+            fs::write(folder.path().join("probe"), vec![0; 64 << 10])?;
+            folder.close()
+        });
     tried.with_context(|| {
         format!("cannot write into {}; name another folder with `--output`", output.display())
     })

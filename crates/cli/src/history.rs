@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use orchestrator_coordinator::{Recorded, RunEvent};
+use orchestrator_types::wording::steers;
 
 use crate::{
     args,
@@ -52,7 +53,7 @@ fn print(events: &[Recorded], as_json: bool) -> Result<(), Failure> {
 
 /// One event on one line, whatever is in it.
 fn line(Recorded { sequence: _, at_unix_ms, event }: &Recorded) -> String {
-    let told = told(event).replace(char::is_control, "\u{fffd}");
+    let told = told(event).replace(steers, "\u{fffd}");
     format!("{}  {told}", moment(*at_unix_ms))
 }
 
@@ -127,7 +128,7 @@ mod tests {
             },
             RunEvent::LateResult { unit, token },
         ];
-        let shown = events.map(|event| told(&event).replace(char::is_control, "\u{fffd}"));
+        let shown = events.map(|event| told(&event).replace(steers, "\u{fffd}"));
         insta::assert_snapshot!(shown.join("\n"));
     }
 }

@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use orchestrator_ledger::{Account, Holder};
 use orchestrator_plan::{Placement, SliceOffer};
 use orchestrator_report::AccountEvidence;
-use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId};
+use orchestrator_types::{ByteCount, DeviceId, NodeName, SliceId, wording::steers};
 use serde::Serialize;
 
 use crate::{
@@ -148,7 +148,7 @@ fn render(nodes: &Nodes) -> String {
     let mut parts = vec![offers(&nodes.offers), nodes.reasons.join("\n")];
     for run in &nodes.runs {
         let Held { run, name, state, since, slices } = run;
-        let name = name.replace(char::is_control, "\u{fffd}");
+        let name = name.replace(steers, "\u{fffd}");
         parts.push(format!("run {run} ({name}): {state} since {since}"));
         parts.push(usage(slices));
         parts.extend(holders(slices));
@@ -212,7 +212,7 @@ fn holders(slices: &[Usage]) -> Option<String> {
         let mut holders: Vec<&Holder> = account.holders.iter().collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
         for Holder { owner, bytes } in holders {
-            let owner = owner.to_string().replace(char::is_control, "\u{fffd}");
+            let owner = owner.to_string().replace(steers, "\u{fffd}");
             table.add_row([slice.slice.to_string(), bytes.to_string(), owner]);
             any = true;
         }

@@ -59,8 +59,10 @@ impl Display {
         }
     }
 
-    /// A line that stays, above the bars.
+    /// A line that stays, above the bars. What it repeats of others may have lines of its own: they
+    /// are indented, so that none passes for ours.
     pub(crate) fn say(&self, line: &str) {
+        let line = &line.replace('\n', "\n    ");
         match &self.bars {
             // A terminal that is gone is no reason to stop a run.
             Some(bars) => bars.suspend(|| say(line)),

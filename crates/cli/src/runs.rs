@@ -7,6 +7,7 @@ use comfy_table::{Table, presets};
 use jiff::{Timestamp, tz::TimeZone};
 use orchestrator_coordinator::RunLine;
 use orchestrator_report::{json, text};
+use orchestrator_types::wording::steers;
 use serde::Serialize;
 
 use crate::{
@@ -57,7 +58,7 @@ fn render(runs: Vec<Shown>) -> String {
     table.set_header(["run", "name", "state", "submitted", "units"]);
     for Shown { submitted, line } in runs {
         let units = format!("{}/{}", line.committed, line.units);
-        let name = line.name.replace(char::is_control, "\u{fffd}");
+        let name = line.name.replace(steers, "\u{fffd}");
         table.add_row([line.run.to_string(), name, line.state, submitted, units]);
     }
     table.trim_fmt()

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use orchestrator_coordinator::{AttemptView, Count, FailedUnit, RunStatus, SetAside};
+use orchestrator_types::wording::steers;
 use serde::Serialize;
 
 use crate::{
@@ -46,7 +47,7 @@ fn embedded(stored: &Stored) -> anyhow::Result<RunStatus> {
 
 fn render(status: &RunStatus) -> String {
     let line = &status.line;
-    let plain = |text: &str| text.replace(char::is_control, "\u{fffd}");
+    let plain = |text: &str| text.replace(steers, "\u{fffd}");
     let mut lines = vec![
         format!("run {} ({})", line.run, plain(&line.name)),
         format!("{}, submitted {}", line.state, moment(line.created_unix_ms)),

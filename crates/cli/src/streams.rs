@@ -8,6 +8,8 @@ use std::{
     io::{self, Write as _},
 };
 
+use orchestrator_types::wording::steers;
+
 use crate::exit::{Exit, Failure};
 
 /// Prints data to stdout. A full disk behind it is an error.
@@ -20,7 +22,9 @@ pub(crate) fn print_line(text: &str) -> Result<Exit, Failure> {
     }
 }
 
-/// Tells the user on stderr. There is nobody left to tell if that fails.
+/// Tells the user on stderr. There is nobody left to tell if that fails. Names and messages of others
+/// are in many lines: none drives the terminal.
 pub(crate) fn say(line: impl Display) {
+    let line = line.to_string().replace(|c| steers(c) && !matches!(c, '\n' | '\t'), "\u{fffd}");
     drop(writeln!(io::stderr(), "{line}"));
 }

@@ -7,7 +7,7 @@ use orchestrator_proto::{v1, wire_run_state};
 use orchestrator_run::RunState;
 use orchestrator_types::{
     Component, DatasetName, Digest, FailureClass, FencingToken, NodeName, RunId, SampleId, SliceId,
-    UnitId,
+    UnitId, wording::one_line,
 };
 use serde::{Deserialize, Serialize};
 
@@ -147,10 +147,12 @@ impl RunEvent {
             }
             Self::UnitFailed { unit, attempt, slice, class, message, last } => {
                 let slice = slice.as_ref().map(tracing::field::display);
+                let message = one_line(message);
                 tracing::warn!(%run, %unit, attempt, slice, %class, last, message, "failed");
             }
             Self::SampleQuarantined { dataset, sample, reason } => {
-                tracing::warn!(%run, %dataset, %sample, reason, "quarantined");
+                let (sample, reason) = (one_line(&sample.0), one_line(reason));
+                tracing::warn!(%run, %dataset, sample, reason, "quarantined");
             }
             Self::WorkerLost { node, reason } => {
                 tracing::warn!(%run, %node, reason, "worker lost");

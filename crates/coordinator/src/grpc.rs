@@ -13,6 +13,7 @@ use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{
     Digest, FailureClass, FencingToken, RunId, UnitId,
     planted::{Bug, is_planted},
+    wording::{one_line, told},
 };
 use tokio::{
     sync::{broadcast, mpsc},
@@ -327,6 +328,7 @@ impl Handlers {
         // Told to people only: one that cannot be read is left out.
         let withdrawn = withdrawn.into_iter().filter_map(|withdrawn| {
             let v1::WithdrawnSlice { slice, reason } = withdrawn;
+            let reason = one_line(&reason);
             Some((slice?.offer(node.clone()).ok()?, reason))
         });
         let withdrawn = withdrawn.collect();
@@ -404,6 +406,7 @@ fn failed(request: v1::FailRequest, caller: &Caller) -> Result<FailedUnit, Refus
         run: name(&run)?,
         token: FencingToken(token),
         class: FailureClass::try_from(class)?,
-        message,
+        // A worker's words: kept short, and unable to drive a terminal wherever they are shown.
+        message: told(&message),
     })
 }

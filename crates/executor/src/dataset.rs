@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use orchestrator_data::dataset::{CaptionChoice, Captions, Manifest, Source};
+use orchestrator_files::Files;
 use orchestrator_proto::domain::{DatasetSource, SourceKind, TextSet};
 
 use crate::error::ExecuteError;
@@ -16,14 +17,14 @@ pub(crate) struct ResidentDataset {
 }
 
 impl ResidentDataset {
-    pub(crate) fn open(dataset: &DatasetSource) -> Result<Self, ExecuteError> {
+    pub(crate) fn open(dataset: &DatasetSource, files: &Files) -> Result<Self, ExecuteError> {
         let (source, place) = match dataset.source.clone() {
             SourceKind::ImageFolder { root, classes } => {
                 (Source::ImageFolder { root: root.clone(), classes }, root)
             }
             SourceKind::Captions { file } => (Source::Captions { file: file.clone() }, file),
         };
-        let manifest = Manifest::open(&source)?;
+        let manifest = Manifest::open_in(&source, files)?;
         let (found, planned) = (manifest.digest(), dataset.manifest);
         if found != planned {
             return Err(ExecuteError::OtherBytes { what: "dataset", place, found, planned });

@@ -4,7 +4,6 @@
 //! whatever the number of threads. A sample that cannot be read keeps its place in its tile.
 
 use std::{
-    fs::File,
     io::Read as _,
     path::Path,
     time::{Duration, Instant},
@@ -16,6 +15,7 @@ use orchestrator_data::{
     image::{DecodeLimits, decode},
     preprocess::{Crop, Recipe},
 };
+use orchestrator_files::Files;
 use orchestrator_types::{Digest, Shard};
 
 use crate::{
@@ -90,6 +90,7 @@ impl Permits {
 /// What the decoding threads of one attempt share.
 pub(crate) struct Decoder<'a> {
     pub(crate) attempt: &'a Attempt,
+    pub(crate) files: &'a Files,
     pub(crate) samples: &'a [Sample],
     pub(crate) recipe: &'a Recipe,
     pub(crate) shelf: &'a Shelf<'a>,
@@ -124,7 +125,7 @@ impl Decoder<'_> {
                 images.push(Decoded { file: Digest::of(b""), crop });
                 continue;
             }
-            let read = || read(&sample.path, self.recipe);
+            let read = || read(self.files, &sample.path, self.recipe);
             let decoded = self.shelf.image(&sample.path, self.attempt, read);
             if let (Err(reason), false) = (&decoded.crop, self.quarantine) {
                 let (sample, reason) = (sample.id.clone(), reason.clone());
@@ -136,11 +137,12 @@ impl Decoder<'_> {
     }
 }
 
-fn read(path: &Path, recipe: &Recipe) -> Fresh {
+fn read(files: &Files, path: &Path, recipe: &Recipe) -> Fresh {
     let limits = DecodeLimits::default();
     let mut bytes = Vec::new();
     // One byte too many is enough to be refused.
-    let opened = File::open(path)
+    let opened = files
+        .open(path)
         .and_then(|file| file.take(limits.bytes.as_u64() + 1).read_to_end(&mut bytes));
     let file = Digest::of(&bytes);
     let crop = match opened {

@@ -14,6 +14,7 @@ use std::{
 use crossbeam_channel::{Receiver, bounded};
 use orchestrator_data::{dataset::Sample, preprocess::Recipe};
 use orchestrator_engine::{Pixels, VisionEncoder};
+use orchestrator_files::Files;
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Owner;
 use orchestrator_model::VisionTower;
@@ -31,7 +32,7 @@ use crate::{
     passes::Passes,
     product::Product,
     residents::{ResidentModel, Residents},
-    roots::Roots,
+    roots,
     tower::{Loaded, State},
 };
 
@@ -40,11 +41,11 @@ pub(crate) fn encode_images(
     work: &EncodeImages,
     residents: &mut Residents,
     cache: Option<&DecodedCache>,
-    roots: &Roots,
     bench: Bench<'_>,
 ) -> Result<Product, ExecuteError> {
     let loading = Instant::now();
     let slice = bench.slice;
+    let files = residents.files.clone();
     // The CPU computes tiles, one a thread; a GPU computes batches, one at a time.
     let at_once = match slice.kind() {
         Kind::Cpu => (work.tile, u32::try_from(bench.threads).unwrap_or(u32::MAX)),
@@ -52,14 +53,15 @@ pub(crate) fn encode_images(
     };
     let config = residents
         .models
-        .get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?
+        .get_or_make(work.model.clone(), || ResidentModel::open(&work.model, &files))?
         .folder()
         .config();
     let sizes = Sizes::of(work, &config.vision, config.embedding_width);
     let beside = slice.host_bytes(sizes.staging(sizes.ahead_planned(), at_once.1 as usize));
     residents.make_room_for_tower(slice, &work.model, Component::Vision, at_once, beside)?;
-    let model =
-        residents.models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
+    let model = residents
+        .models
+        .get_or_make(work.model.clone(), || ResidentModel::open(&work.model, &files))?;
     let recipe = model.recipe()?;
     check_recipe(work, &recipe)?;
     let shelf = Shelf::new(cache, &recipe);
@@ -67,7 +69,7 @@ pub(crate) fn encode_images(
     let load = loading.elapsed();
     let dataset = residents
         .datasets
-        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset, &files))?;
     let samples = dataset.manifest().samples();
     if work.shard.end as usize > samples.len() {
         return Err(ExecuteError::Mismatch(format!(
@@ -76,7 +78,7 @@ pub(crate) fn encode_images(
             samples.len()
         )));
     }
-    roots.require(&samples[work.shard.range()])?;
+    roots::require(&files, &samples[work.shard.range()])?;
     let shares = Shares::of(&sizes, tower, bench);
     let _staging = slice.host_lease(
         Owner::Staging { component: Component::Vision },
@@ -84,7 +86,7 @@ pub(crate) fn encode_images(
     )?;
     slice.apply_limit()?;
     let mut gathered = Gathered::new(work.shard, tower.encoder.width());
-    let source = Images { samples, recipe: &recipe, shelf: &shelf };
+    let source = Images { files: &files, samples, recipe: &recipe, shelf: &shelf };
     run(work, tower, source, &shares, bench, &mut gathered)?;
     let product = gathered.into_product(&samples[work.shard.range()]);
     Ok(Product { load, dispatch: shares.rows, images: shelf.counts(), ..product })
@@ -104,6 +106,7 @@ fn check_recipe(work: &EncodeImages, recipe: &Recipe) -> Result<(), ExecuteError
 /// Where a unit's images come from.
 #[derive(Clone, Copy)]
 struct Images<'a> {
+    files: &'a Files,
     samples: &'a [Sample],
     recipe: &'a Recipe,
     shelf: &'a Shelf<'a>,
@@ -184,7 +187,7 @@ impl Sizes {
 fn run(
     work: &EncodeImages,
     tower: &Loaded<VisionEncoder>,
-    Images { samples, recipe, shelf }: Images<'_>,
+    Images { files, samples, recipe, shelf }: Images<'_>,
     shares: &Shares,
     bench: Bench<'_>,
     gathered: &mut Gathered,
@@ -194,6 +197,7 @@ fn run(
     let permits = Permits::new(shares.ahead);
     let decoder = Decoder {
         attempt,
+        files,
         samples,
         recipe,
         shelf,

@@ -92,10 +92,11 @@ fn tokenised(
     residents: &mut Residents,
     bench: Bench<'_>,
 ) -> Result<TextRows, ExecuteError> {
-    let Residents { models, datasets, .. } = residents;
-    let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
-    let dataset =
-        datasets.get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+    let Residents { files, models, datasets, .. } = residents;
+    let model =
+        models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model, files))?;
+    let dataset = datasets
+        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset, files))?;
     let context = model.folder().config().text.context as usize;
     let (texts, tokenizer) = (dataset.texts(work.texts), model.tokenizer()?);
     tokenise(&texts, &tokenizer, context, work.tile as usize, bench.threads, bench.attempt)
@@ -111,8 +112,9 @@ fn computed(
     product: &mut Product,
 ) -> Result<Vec<f32>, ExecuteError> {
     let started = Instant::now();
-    let Residents { models, texts, .. } = residents;
-    let model = models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model))?;
+    let Residents { files, models, texts, .. } = residents;
+    let model =
+        models.get_or_make(work.model.clone(), || ResidentModel::open(&work.model, files))?;
     let width = model.folder().config().embedding_width as usize;
     let tower = model.text(bench.slice, most)?;
     product.load = started.elapsed();
@@ -275,7 +277,7 @@ impl Part<'_> {
         let engine =
             format!("texts {NUMERICS}, libtorch {libtorch}, {precision}, tiles of {tile}{on}");
         hasher.update(Digest::of(engine.as_bytes()).as_bytes());
-        hasher.update(folder.identity().as_bytes());
+        hasher.update(folder.identity()?.as_bytes());
         hasher.update(self.rows.tokenizer.as_bytes());
         for tile in self.tiles {
             hasher.update(&(tile.rows.len() as u64).to_le_bytes());

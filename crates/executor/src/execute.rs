@@ -23,7 +23,7 @@ use crate::{
     product::Product,
     rank::rank,
     residents::Residents,
-    roots::Roots,
+    roots,
     slice::{Slice, StartError},
     text_cache::TextCache,
 };
@@ -43,7 +43,7 @@ pub struct Settings {
     pub device: DeviceId,
     /// Most memory of the device that may be used.
     pub ceiling: ByteCount,
-    /// Folders, without links, that images are read from; none: from anywhere.
+    /// Folders, without links, that data and models are read from; none: from anywhere.
     pub roots: Vec<PathBuf>,
 }
 
@@ -84,8 +84,7 @@ pub(crate) fn start(
         cache: TextCache::open(&settings.cache, numerics::fingerprint()?)?,
         decoded,
         threads: settings.threads.max(1),
-        roots: Roots::new(settings.roots),
-        residents: Residents::new(),
+        residents: Residents::new(roots::files(&settings.roots)?),
     };
     // One may wait; whoever comes after it waits in its own call.
     let (sender, mut jobs) = mpsc::channel::<Job>(1);
@@ -117,7 +116,6 @@ struct Executor {
     cache: TextCache,
     decoded: Option<DecodedCache>,
     threads: usize,
-    roots: Roots,
     residents: Residents,
     slice: Slice,
 }
@@ -125,7 +123,7 @@ struct Executor {
 impl Executor {
     /// Lets everything go. What is still leased then was never returned: a defect.
     fn close(&mut self) {
-        self.residents = Residents::new();
+        self.residents = Residents::new(self.residents.files.clone());
         let left = self.slice.ledger().held_by(|owner| *owner != Owner::Runtime);
         if left > ByteCount::ZERO {
             error!(%left, holders = ?self.slice.ledger().holders(), "leases are left at the end");
@@ -158,7 +156,7 @@ impl Executor {
         let passes = self.slice.take_passes();
         if matches!(outcome, Err(ExecuteError::Panic(_))) {
             // What a panic left half done is not used again.
-            self.residents = Residents::new();
+            self.residents = Residents::new(self.residents.files.clone());
         }
         let lost = outcome.as_ref().is_err_and(ExecuteError::device_is_lost);
         match outcome.and_then(|product| self.result(product, &attempt)) {
@@ -186,7 +184,7 @@ impl Executor {
         on_oom: OnOom,
         attempt: &Attempt,
     ) -> Result<Product, ExecuteError> {
-        let Self { blobs, cache, decoded, threads, roots, residents, slice } = self;
+        let Self { blobs, cache, decoded, threads, residents, slice } = self;
         let bench = Bench { slice, threads: *threads, attempt, on_oom };
         if attempt.is_stopped() {
             return Err(ExecuteError::Cancelled);
@@ -194,7 +192,7 @@ impl Executor {
         match work {
             AssignedWork::EncodeTexts(work) => encode_texts(work, residents, cache, bench),
             AssignedWork::EncodeImages(work) => {
-                encode_images(work, residents, decoded.as_ref(), roots, bench)
+                encode_images(work, residents, decoded.as_ref(), bench)
             }
             AssignedWork::Rank(work) => rank(work, residents, blobs, bench),
         }

@@ -84,9 +84,9 @@ pub(crate) fn rank(
     let staging = sum(tiles, images);
     let _staging = slice.host_lease(Owner::Staging { component: Component::Score }, staging)?;
     slice.apply_limit()?;
-    let Residents { datasets, matrices, .. } = residents;
-    let dataset =
-        datasets.get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset))?;
+    let Residents { files, datasets, matrices, .. } = residents;
+    let dataset = datasets
+        .get_or_make(work.dataset.clone(), || ResidentDataset::open(&work.dataset, files))?;
     let texts = &matrices.get(&work.text_blobs).expect("read above").value;
     let ranking = Ranking::new(work, dataset, texts, blobs, BLOCK_IMAGES)?;
     let (ranked, mut product) = ranking.run(threads, attempt)?;

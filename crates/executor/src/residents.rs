@@ -10,6 +10,7 @@ use std::path::Path;
 
 use orchestrator_data::{preprocess::Recipe, tokenizer::Tokenizer};
 use orchestrator_engine::{Attention, TextEncoder, VisionEncoder};
+use orchestrator_files::Files;
 use orchestrator_footprint::Kind;
 use orchestrator_ledger::Lease;
 use orchestrator_model::ModelFolder;
@@ -33,6 +34,8 @@ const MOST_TEXTS: usize = 2;
 /// Everything that is kept.
 #[derive(Debug)]
 pub(crate) struct Residents {
+    /// What may be opened.
+    pub(crate) files: Files,
     pub(crate) models: Recent<ModelSource, ResidentModel>,
     pub(crate) datasets: Recent<DatasetSource, ResidentDataset>,
     pub(crate) texts: Recent<TextRowsKey, Leased<TextRows>>,
@@ -62,8 +65,9 @@ impl<T> Leased<T> {
 }
 
 impl Residents {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(files: Files) -> Self {
         Self {
+            files,
             // As many as a plan counts on where trials share their images.
             models: Recent::new(MOST_TOWERS),
             datasets: Recent::new(MOST_DATASETS),
@@ -96,7 +100,9 @@ impl Residents {
         (rows, passes): (u32, u32),
         beside: ByteCount,
     ) -> Result<(), ExecuteError> {
-        let model = self.models.get_or_make(source.clone(), || ResidentModel::open(source))?;
+        let files = &self.files;
+        let model =
+            self.models.get_or_make(source.clone(), || ResidentModel::open(source, files))?;
         let tower = match model.state(component) {
             Some(state) => state.usual(passes),
             None => need(model.folder(), slice, component, source.precision, (rows, passes)),
@@ -163,6 +169,7 @@ impl Residents {
 #[derive(Debug)]
 pub(crate) struct ResidentModel {
     source: ModelSource,
+    files: Files,
     folder: ModelFolder,
     text: Option<Loaded<TextEncoder>>,
     vision: Option<Loaded<VisionEncoder>>,
@@ -170,14 +177,15 @@ pub(crate) struct ResidentModel {
 
 impl ResidentModel {
     /// Opens the folder; loads no tower yet.
-    pub(crate) fn open(source: &ModelSource) -> Result<Self, ExecuteError> {
-        let folder = ModelFolder::open(&source.folder)?;
-        let found = folder.weights_digest();
+    pub(crate) fn open(source: &ModelSource, files: &Files) -> Result<Self, ExecuteError> {
+        let folder = ModelFolder::open_in(&source.folder, files)?;
+        let found = folder.weights_digest()?;
         if found != source.weights {
             let (what, place) = ("model", source.folder.clone());
             return Err(ExecuteError::OtherBytes { what, place, found, planned: source.weights });
         }
-        Ok(Self { source: source.clone(), folder, text: None, vision: None })
+        let (source, files) = (source.clone(), files.clone());
+        Ok(Self { source, files, folder, text: None, vision: None })
     }
 
     pub(crate) fn folder(&self) -> &ModelFolder {
@@ -189,11 +197,11 @@ impl ResidentModel {
     }
 
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer, ExecuteError> {
-        Ok(Tokenizer::open(self.path())?)
+        Ok(Tokenizer::open_in(self.path(), &self.files)?)
     }
 
     pub(crate) fn recipe(&self) -> Result<Recipe, ExecuteError> {
-        let recipe = Recipe::open(self.path())?;
+        let recipe = Recipe::open_in(self.path(), &self.files)?;
         let side = self.folder.config().vision.image_size;
         if recipe.size() == (side, side) {
             return Ok(recipe);

@@ -1,48 +1,31 @@
-//! Folders outside of which no image is opened.
+//! Folders outside of which no file of an evaluation is opened.
 //!
-//! The agent resolves the paths that an evaluation names. What a captions file or a folder of images
-//! leads to is known only where it is read: here. A captions file may name a picture by an absolute
-//! path or climb out of its folder, and a picture may be a link.
+//! The agent resolves the paths that an evaluation names. What a captions file, a folder of images or
+//! a model folder leads to is known only where it is read: here. A captions file may name a picture by
+//! an absolute path or climb out of its folder, and a picture or a file of weights may be a link.
 //!
 //! Invariant: the unit fails as a whole. Set aside as bad samples, the pictures that one worker may
-//! not read would be counted there and not on the next worker. As for the agent, a link that is
-//! changed after the look is not caught.
+//! not read would be counted there and not on the next worker. What is changed after this look is
+//! caught when the file is opened ([`Files`]).
 
-use std::path::{Component, Path, PathBuf};
+use std::{io, path::PathBuf};
 
 use orchestrator_data::dataset::Sample;
+use orchestrator_files::Files;
 
 use crate::error::ExecuteError;
 
-/// The folders, without links; none: everything may be opened.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Roots(Vec<PathBuf>);
+/// What may be opened: what lies inside these folders, or, without any, everything.
+pub(crate) fn files(folders: &[PathBuf]) -> io::Result<Files> {
+    if folders.is_empty() { Ok(Files::anywhere()) } else { Files::beneath(folders) }
+}
 
-impl Roots {
-    pub(crate) fn new(folders: Vec<PathBuf>) -> Self {
-        Self(folders)
-    }
-
-    /// Refuses samples that lie elsewhere.
-    pub(crate) fn require(&self, samples: &[Sample]) -> Result<(), ExecuteError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let outside = samples.iter().find(|sample| !self.contains(&sample.path));
-        outside.map_or(Ok(()), |Sample { id, path, .. }| {
-            Err(ExecuteError::Outside { sample: id.clone(), path: path.clone() })
-        })
-    }
-
-    fn contains(&self, path: &Path) -> bool {
-        let within = |path: &Path| self.0.iter().any(|folder| path.starts_with(folder));
-        match path.canonicalize() {
-            Ok(real) => within(&real),
-            // Whoever opens it says what is wrong with it. Of other places nothing is told, not even
-            // that nothing is there.
-            Err(_) => within(path) && path.components().all(|part| part != Component::ParentDir),
-        }
-    }
+/// Refuses samples that lie elsewhere.
+pub(crate) fn require(files: &Files, samples: &[Sample]) -> Result<(), ExecuteError> {
+    let outside = samples.iter().find(|sample| !files.admits(&sample.path));
+    outside.map_or(Ok(()), |Sample { id, path, .. }| {
+        Err(ExecuteError::Outside { sample: id.clone(), path: path.clone() })
+    })
 }
 
 #[cfg(test)]
@@ -63,11 +46,11 @@ mod tests {
         }
         symlink(disk.join("other/a.jpg"), disk.join("root/out.jpg")).unwrap();
         symlink(disk.join("root/sub/a.jpg"), disk.join("root/in.jpg")).unwrap();
-        let roots = Roots::new(vec![disk.join("root")]);
+        let inside_root = files(&[disk.join("root")]).unwrap();
         let told = |path: &str| {
             let (id, path) = (SampleId(path.to_owned()), disk.join(path));
             let sample = Sample { id, path, bytes: ByteCount::ZERO, label: None };
-            roots.require(&[sample]).map_err(|error| error.to_string())
+            require(&inside_root, &[sample]).map_err(|error| error.to_string())
         };
         for inside in ["root/sub/a.jpg", "root/in.jpg", "root/sub/../in.jpg", "root/nothing.jpg"] {
             assert_eq!(told(inside), Ok(()), "{inside}");
@@ -85,9 +68,9 @@ mod tests {
             assert!(error.starts_with(&format!("sample {path}: ")), "{error}");
             assert!(error.contains("in none of this worker's data roots"), "{error}");
         }
-        let anywhere = Roots::default();
+        let anywhere = files(&[]).unwrap();
         let path = disk.join("other/a.jpg");
         let id = SampleId("a".to_owned());
-        anywhere.require(&[Sample { id, path, bytes: ByteCount::ZERO, label: None }]).unwrap();
+        require(&anywhere, &[Sample { id, path, bytes: ByteCount::ZERO, label: None }]).unwrap();
     }
 }

@@ -193,6 +193,7 @@ impl<E: Encoder> Loaded<E> {
         let mut weights = slice.lease(owner, sum(held, passing))?;
         let before = host_memory().anonymous;
         let encoder = E::load(folder, wanted.placement(slice))?;
+        folder.require_unchanged()?;
         weights.shrink_to(held);
         // Weights are mapped and cross from there: on the way to a GPU the host keeps no copy.
         let after = host_memory().anonymous;

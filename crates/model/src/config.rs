@@ -12,6 +12,8 @@ mod raw;
 
 use std::path::Path;
 
+use orchestrator_types::wording::shown;
+
 use crate::ModelError;
 
 use raw::{RawConfig, RawText, RawVision};
@@ -135,7 +137,7 @@ fn check_architecture(file: &Path, raw: &RawConfig) -> Result<(), ModelError> {
         return Ok(());
     }
     let found = architecture.or(raw.model_type.as_ref()).map_or("(none named)", String::as_str);
-    Err(ModelError::UnknownArchitecture { path: file.to_owned(), found: found.to_owned() })
+    Err(ModelError::UnknownArchitecture { path: file.to_owned(), found: shown(found) })
 }
 
 fn text_tower(keys: &Keys<'_>, raw: &RawText) -> Result<TextTower, ModelError> {
@@ -217,7 +219,7 @@ impl Keys<'_> {
             "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
             _ => Err(self.value(
                 "hidden_act",
-                &format!("`{name}`"),
+                &format!("`{}`", shown(name)),
                 "quick_gelu, gelu, gelu_new or gelu_pytorch_tanh",
             )),
         }

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use orchestrator_types::ByteCount;
+
 /// A folder that is not a model we can evaluate.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -29,14 +31,18 @@ pub enum ModelError {
         source: std::io::Error,
     },
     /// A file is larger than any honest file of its kind.
-    #[error("{}: {bytes} bytes, which is more than the {limit} that a configuration may have", .path.display())]
+    #[error("{}: more than {limit}, the most that a configuration may have", .path.display())]
     ConfigTooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
-        bytes: u64,
         /// The most that is read.
-        limit: u64,
+        limit: ByteCount,
+    },
+    /// Somebody wrote to the weights file after it was opened.
+    #[error("{}: changed while it was read; leave the files of a model alone while it is evaluated", .path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
     },
     /// config.json is not JSON, or a key has the wrong type.
     #[error("{}: not a model configuration", .path.display())]
@@ -136,6 +142,18 @@ pub enum HeaderProblem {
     /// The tensors end before or after the file does.
     #[error("its tensors do not end where the file ends; the file is truncated or was added to")]
     Size,
+    /// One name twice: readers would disagree about which of the two counts.
+    #[error("its header names `{name}` twice")]
+    NamedTwice {
+        /// The name.
+        name: String,
+    },
+    /// Bytes that belong to nothing could be claimed by several tensors.
+    #[error("its tensor `{name}` has no elements")]
+    NoElements {
+        /// The tensor's name.
+        name: String,
+    },
     /// Not JSON, overlapping or out-of-range bytes, sizes that do not add up.
     #[error("its header is damaged: {0}")]
     Damaged(String),

@@ -2,14 +2,13 @@
 
 use std::{
     collections::BTreeSet,
-    fmt,
-    fs::File,
-    io::Read as _,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
-use orchestrator_types::{ByteCount, Component, Digest, Precision};
+use orchestrator_files::Files;
+use orchestrator_types::{ByteCount, Component, Digest, Precision, wording::one_line};
 
 use crate::{
     ClipConfig, ModelError, TensorProblem, TensorProblems, TensorSpec, config,
@@ -22,7 +21,7 @@ const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 const PICKLES: [&str; 3] =
     ["pytorch_model.bin", "pytorch_model.bin.index.json", "open_clip_pytorch_model.bin"];
-const MOST_CONFIG: u64 = 1 << 20;
+const MOST_CONFIG: ByteCount = ByteCount::mib(1);
 
 /// A checked model. Cloning shares the map.
 #[derive(Clone)]
@@ -43,14 +42,19 @@ impl ModelFolder {
     /// Opens and checks a folder: config.json, and the header of model.safetensors. Reads no
     /// tensor.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
+        Self::open_in(path, &Files::anywhere())
+    }
+
+    /// As [`ModelFolder::open`], and opens no file that `files` does not admit.
+    pub fn open_in(path: &Path, files: &Files) -> Result<Self, ModelError> {
         if !path.is_dir() {
             return Err(ModelError::NoFolder { path: path.to_owned() });
         }
         let config_path = path.join(CONFIG);
-        let text = read_config(path, &config_path)?;
+        let text = read_config(path, &config_path, files)?;
         let config = config::parse(&config_path, &text)?;
         let weights_path = find_weights(path)?;
-        let weights = WeightsFile::open(&weights_path)?;
+        let weights = WeightsFile::open(&weights_path, files)?;
         let specs = inventory(&config);
         if let Some(problems) = TensorProblems::of(compare(&specs, &weights)) {
             return Err(ModelError::Tensors { path: weights_path, problems });
@@ -72,18 +76,38 @@ impl ModelFolder {
         &self.inner.config
     }
 
-    /// Digest of model.safetensors, as `b3sum` prints it. Reads the whole file on the first call.
-    pub fn weights_digest(&self) -> Digest {
-        *self.inner.weights_digest.get_or_init(|| Digest::of(self.inner.weights.bytes()))
+    /// Digest of model.safetensors, as `b3sum` prints it: of the file that was opened, whatever has
+    /// its name now. Reads all of it on the first call, and touches no mapped byte.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not the one any more whose header was checked.
+    pub fn weights_digest(&self) -> Result<Digest, ModelError> {
+        if let Some(known) = self.inner.weights_digest.get() {
+            return Ok(*known);
+        }
+        let digest = self.inner.weights.digest()?;
+        Ok(*self.inner.weights_digest.get_or_init(|| digest))
+    }
+
+    /// Finds out whether model.safetensors is as it was when it was opened. Asked after weights were
+    /// copied out of the map, it tells that they are those of [`ModelFolder::weights_digest`].
+    ///
+    /// # Errors
+    /// [`ModelError::Changed`] if somebody wrote to it.
+    pub fn require_unchanged(&self) -> Result<(), ModelError> {
+        self.inner.weights.require_unchanged()
     }
 
     /// Identity of the function that the folder describes: configuration and weights. Equal
     /// identities give equal embeddings for equal inputs.
-    pub fn identity(&self) -> Digest {
+    ///
+    /// # Errors
+    /// As [`ModelFolder::weights_digest`].
+    pub fn identity(&self) -> Result<Digest, ModelError> {
         let mut parts = [0_u8; 64];
         parts[..32].copy_from_slice(self.inner.config_digest.as_bytes());
-        parts[32..].copy_from_slice(self.weights_digest().as_bytes());
-        Digest::of(&parts)
+        parts[32..].copy_from_slice(self.weights_digest()?.as_bytes());
+        Ok(Digest::of(&parts))
     }
 
     /// The tensors of a component, in the order of its layers.
@@ -126,23 +150,16 @@ impl fmt::Debug for ModelFolder {
     }
 }
 
-fn read_config(folder: &Path, path: &Path) -> Result<Vec<u8>, ModelError> {
-    let unreadable = |source| ModelError::Read { path: path.to_owned(), source };
-    if !path.is_file() {
-        return Err(ModelError::MissingFile { path: folder.to_owned(), file: CONFIG });
-    }
-    let file = File::open(path).map_err(unreadable)?;
-    let bytes = file.metadata().map_err(unreadable)?.len();
-    if bytes > MOST_CONFIG {
-        return Err(ModelError::ConfigTooLarge {
-            path: path.to_owned(),
-            bytes,
-            limit: MOST_CONFIG,
-        });
-    }
-    let mut text = Vec::new();
-    file.take(MOST_CONFIG).read_to_end(&mut text).map_err(unreadable)?;
-    Ok(text)
+fn read_config(folder: &Path, path: &Path, files: &Files) -> Result<Vec<u8>, ModelError> {
+    files.read(path, MOST_CONFIG).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => {
+            ModelError::MissingFile { path: folder.to_owned(), file: CONFIG }
+        }
+        io::ErrorKind::FileTooLarge => {
+            ModelError::ConfigTooLarge { path: path.to_owned(), limit: MOST_CONFIG }
+        }
+        _ => ModelError::Read { path: path.to_owned(), source },
+    })
 }
 
 fn find_weights(folder: &Path) -> Result<PathBuf, ModelError> {
@@ -169,7 +186,7 @@ fn compare(specs: &[TensorSpec], weights: &WeightsFile) -> Vec<TensorProblem> {
         .iter()
         .filter(|(name, _)| !called_for.contains(name.as_str()) && !is_harmless_extra(name))
         .map(|(name, listed)| TensorProblem::Extra {
-            name: name.clone(),
+            name: one_line(name),
             shape: listed.shape.clone(),
         });
     specs.iter().filter_map(|spec| problem(spec, weights)).chain(extra).collect()

@@ -5,13 +5,29 @@
 //! that; limits on the header's size and the number of tensors are ours, and tighter than its own.
 //!
 //! A mapped file must not be shortened while it is read: the kernel answers with SIGBUS and the
-//! process dies. Only the executor reads tensor bytes, and it is the process that may die.
+//! process dies. So header and digest are read, not mapped, and whoever only describes a model
+//! (`check`, `plan`, `submit`) survives whatever is done to its files. Tensor bytes are touched by the
+//! executor alone, the process that may die: its unit is tried again, and given up in words. Files
+//! that others can write are mapped there all the same: in a shared volume that is most of them, and a
+//! copy would cost the weights' size in host memory. What others *changed* meanwhile is found after
+//! loading ([`WeightsFile::require_unchanged`]).
 
-use std::{collections::BTreeMap, fs::File, io::Read as _, ops::Range, path::Path};
+mod header;
 
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use std::{
+    collections::BTreeMap,
+    fs::{File, Metadata},
+    io,
+    ops::Range,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
+    path::{Path, PathBuf},
+};
 
-use crate::{HeaderProblem, ModelError};
+use orchestrator_files::Files;
+use orchestrator_types::Digest;
+use safetensors::Dtype;
+
+use crate::ModelError;
 
 /// Number format of a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,26 +80,61 @@ pub(crate) struct Listed {
 
 /// A checked, mapped safetensors file.
 pub(crate) struct WeightsFile {
+    path: PathBuf,
+    file: File,
+    opened: State,
     map: memmap2::Mmap,
     pub tensors: BTreeMap<String, Listed>,
 }
 
-const LENGTH_BYTES: usize = 8;
-const MOST_HEADER: u64 = 8 << 20;
-const MOST_TENSORS: usize = 20_000;
+/// What changes when somebody writes to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    modified: (i64, i64),
+    names: u64,
+    changed: (i64, i64),
+}
+
+impl State {
+    fn of(found: &Metadata) -> Self {
+        Self {
+            bytes: found.len(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            names: found.nlink(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+
+    /// Whether the bytes are those of `other`. The inode's own time, which nobody can set back, tells
+    /// of names too: a file that was deleted or replaced is as it was for who has it open.
+    fn same_bytes(self, other: Self) -> bool {
+        (self.bytes, self.modified) == (other.bytes, other.modified)
+            && (self.changed == other.changed || self.names != other.names)
+    }
+}
+
+/// Bytes read at once.
+const READ_BYTES: usize = 1 << 20;
 
 impl WeightsFile {
-    pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
+    pub(crate) fn open(path: &Path, files: &Files) -> Result<Self, ModelError> {
         let unreadable = |source| ModelError::Read { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(unreadable)?;
-        let bytes = file.metadata().map_err(unreadable)?.len();
-        let mut start = [0_u8; LENGTH_BYTES];
-        let got = read_up_to(&mut file, &mut start).map_err(unreadable)?;
+        let file = files.open(path).map_err(unreadable)?;
+        let opened = State::of(&file.metadata().map_err(unreadable)?);
+        let mut start = [0_u8; header::LENGTH_BYTES];
+        let got = read_up_to(&file, &mut start, 0).map_err(unreadable)?;
         if is_pickle(&start[..got]) {
             return Err(ModelError::Pickle { path: path.to_owned() });
         }
         let damaged = |problem| ModelError::Header { path: path.to_owned(), problem };
-        check_length(u64::from_le_bytes(start), bytes).map_err(damaged)?;
+        let length = header::length(u64::from_le_bytes(start), opened.bytes).map_err(damaged)?;
+        let mut text = vec![0; length];
+        let got = read_up_to(&file, &mut text, start.len() as u64).map_err(unreadable)?;
+        if got < length {
+            return Err(ModelError::Changed { path: path.to_owned() });
+        }
+        let tensors = header::list(&text, opened.bytes).map_err(damaged)?;
         #[expect(
             unsafe_code,
             reason = "read-only map; see this file's header for who may shorten it"
@@ -91,13 +142,36 @@ impl WeightsFile {
         // SAFETY: the map is private to this value and only read. Another process that changes the
         // file can change the bytes under us, which are plain numbers, or shorten it (SIGBUS).
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(unreadable)?;
-        let tensors = list(&map).map_err(damaged)?;
-        Ok(Self { map, tensors })
+        Ok(Self { path: path.to_owned(), file, opened, map, tensors })
     }
 
-    /// The whole file.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.map
+    /// Digest of the whole file.
+    pub(crate) fn digest(&self) -> Result<Digest, ModelError> {
+        let unreadable = |source| ModelError::Read { path: self.path.clone(), source };
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; READ_BYTES];
+        let mut at = 0;
+        loop {
+            let got = read_up_to(&self.file, &mut buffer, at).map_err(unreadable)?;
+            hasher.update(&buffer[..got]);
+            at += got as u64;
+            if got < buffer.len() {
+                break;
+            }
+        }
+        self.require_unchanged()?;
+        Ok(hasher.finalize().into())
+    }
+
+    /// Whether the file is as it was when it was opened.
+    pub(crate) fn require_unchanged(&self) -> Result<(), ModelError> {
+        let unreadable = |source| ModelError::Read { path: self.path.clone(), source };
+        let now = State::of(&self.file.metadata().map_err(unreadable)?);
+        if now.same_bytes(self.opened) {
+            Ok(())
+        } else {
+            Err(ModelError::Changed { path: self.path.clone() })
+        }
     }
 
     /// A listed tensor whose element type we read.
@@ -108,12 +182,14 @@ impl WeightsFile {
     }
 }
 
-fn read_up_to(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
-        match file.read(&mut buffer[filled..])? {
-            0 => break,
-            count => filled += count,
+        match file.read_at(&mut buffer[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(filled)
@@ -123,35 +199,4 @@ fn read_up_to(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
 fn is_pickle(start: &[u8]) -> bool {
     start.starts_with(b"PK\x03\x04")
         || matches!(start, [0x80, 2..=5, b'}' | b'c' | b'(' | b'\x8a' | b'\x95', ..])
-}
-
-fn check_length(claimed: u64, bytes: u64) -> Result<(), HeaderProblem> {
-    if bytes <= LENGTH_BYTES as u64 {
-        return Err(HeaderProblem::TooShort { bytes });
-    }
-    if claimed > MOST_HEADER {
-        return Err(HeaderProblem::TooLarge { claimed, limit: MOST_HEADER });
-    }
-    if claimed > bytes - LENGTH_BYTES as u64 {
-        return Err(HeaderProblem::Truncated { claimed, bytes });
-    }
-    Ok(())
-}
-
-fn list(map: &[u8]) -> Result<BTreeMap<String, Listed>, HeaderProblem> {
-    let (header, metadata) = SafeTensors::read_metadata(map).map_err(|error| match error {
-        SafeTensorError::MetadataIncompleteBuffer => HeaderProblem::Size,
-        error => HeaderProblem::Damaged(error.to_string()),
-    })?;
-    let listed = metadata.tensors();
-    if listed.len() > MOST_TENSORS {
-        return Err(HeaderProblem::TooManyTensors { found: listed.len(), limit: MOST_TENSORS });
-    }
-    let data = header + LENGTH_BYTES;
-    let place = |info: &safetensors::tensor::TensorInfo| Listed {
-        dtype: info.dtype,
-        shape: info.shape.clone(),
-        range: info.data_offsets.0 + data..info.data_offsets.1 + data,
-    };
-    Ok(listed.into_iter().map(|(name, info)| (name, place(info))).collect())
 }

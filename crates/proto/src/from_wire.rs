@@ -11,7 +11,7 @@ use orchestrator_run::{
 };
 use orchestrator_types::{
     AllocatorSettings, ByteCount, Component, Digest, FailureClass, FencingToken, MemoryTerms,
-    NodeName, OnOom, Precision, SampleId, Shard, UnitId,
+    NodeName, OnOom, Precision, SampleId, Shard, UnitId, wording::one_line,
 };
 
 use crate::{Refusal, RefusalCode, v1};
@@ -392,7 +392,7 @@ impl From<v1::ImageCounts> for ImageCounts {
 impl From<v1::QuarantinedSample> for QuarantinedSample {
     fn from(sample: v1::QuarantinedSample) -> Self {
         let v1::QuarantinedSample { position, sample, reason } = sample;
-        Self { position, sample: SampleId(sample), reason }
+        Self { position, sample: SampleId(sample), reason: one_line(&reason) }
     }
 }
 

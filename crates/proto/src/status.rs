@@ -1,8 +1,8 @@
 //! The one table between our refusals and gRPC's status codes.
 
+use orchestrator_types::wording::told;
 use tonic::{Code, Status, metadata::AsciiMetadataValue};
 
-const LONGEST_MESSAGE_BYTES: usize = 4_096;
 /// Where the kind of a refusal stands beside its code, which several kinds may share.
 const KIND: &str = "orchestrator-refusal";
 
@@ -60,21 +60,13 @@ impl Refusal {
     }
 }
 
-/// What of a message fits into a header: HTTP/2 allows 16 KiB for all of them, and a byte that is no
-/// ASCII takes three.
-fn cut(message: String) -> String {
-    if message.len() <= LONGEST_MESSAGE_BYTES {
-        return message;
-    }
-    let end = message.floor_char_boundary(LONGEST_MESSAGE_BYTES);
-    format!("{}… ({} more bytes)", &message[..end], message.len() - end)
-}
-
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let found = TABLE.iter().find(|(ours, ..)| *ours == refusal.code);
         let (code, name) = found.map_or((Code::Internal, "internal"), |row| (row.1, row.2));
-        let mut status = Self::new(code, cut(refusal.message));
+        // A header: HTTP/2 allows 16 KiB for all of them, and a byte that is no ASCII takes three. It
+        // may repeat what the caller sent, and is shown on terminals.
+        let mut status = Self::new(code, told(&refusal.message));
         status.metadata_mut().insert(KIND, AsciiMetadataValue::from_static(name));
         status
     }

@@ -220,7 +220,7 @@ proptest! {
         digests in (digest(), prop::option::of(digest())),
         numbers in any::<[u64; 8]>(),
         partial in ".{0,40}",
-        samples in prop::collection::vec((any::<u32>(), ".{0,9}", ".{0,9}"), 0..3),
+        samples in prop::collection::vec((any::<u32>(), ".{0,9}", "[ -~é→]{0,9}"), 0..3),
         cached: bool,
         account in prop::option::of(account()),
         rows_per_dispatch: u32,

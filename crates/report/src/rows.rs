@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use orchestrator_ledger::Breach;
 use orchestrator_tasks::Metrics;
-use orchestrator_types::{ByteCount, DatasetName, DeviceId, NodeName};
+use orchestrator_types::{ByteCount, DatasetName, DeviceId, NodeName, wording::steers};
 
 use crate::{
     evidence::UnitOutcome,
@@ -153,7 +153,7 @@ pub(crate) fn breach(breach: &Breach) -> String {
 
 /// Text of others without characters that could steer a terminal or break a line.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.replace(steers, "\u{fffd}")
 }
 
 /// A line for each node that read images: how many it decoded, and how often that was not needed,

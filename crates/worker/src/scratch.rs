@@ -36,6 +36,7 @@ impl Scratch {
             .map_err(folder_error("empty", &blobs))?;
         let decoded = folder.join(DECODED);
         emptied(&decoded).map_err(folder_error("empty", &decoded))?;
+        has_room(&folder).map_err(folder_error("write to", &folder))?;
         Ok(Self { folder, blobs: Arc::new(blobs), _lock: lock })
     }
 
@@ -65,6 +66,14 @@ fn emptied(folder: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => fs::create_dir(folder),
     }
+}
+
+/// On a full volume folders and sockets can still be made: without this look units would be taken, and
+/// each would fail with its result in hand.
+fn has_room(folder: &Path) -> io::Result<()> {
+    let probe = folder.join("probe");
+    let written = fs::write(&probe, vec![0; 64 << 10]);
+    written.and(fs::remove_file(&probe))
 }
 
 fn lock(folder: &Path) -> Result<File, StartError> {

@@ -25,6 +25,7 @@ use Layer::{Decisions, Edge, Facts, Hardware, Processes, Tools, Wire, Words};
 /// Every crate of the workspace and its layer. A new crate is added here first.
 const LAYERS: &[(&str, Layer)] = &[
     ("orchestrator-types", Words),
+    ("orchestrator-files", Facts),
     ("orchestrator-model", Facts),
     ("orchestrator-spec", Decisions),
     ("orchestrator-plan", Decisions),
@@ -55,7 +56,7 @@ const CLI: &str = "orchestrator-cli";
 fn below(layer: Layer) -> &'static [Layer] {
     match layer {
         Words | Tools => &[],
-        Facts => &[Words],
+        Facts => &[Words, Facts],
         Decisions => &[Words, Facts, Decisions],
         Wire => &[Words, Facts, Decisions, Wire],
         Hardware => &[Words, Facts, Hardware],
@@ -69,6 +70,8 @@ const FORBIDDEN: &[(&str, &str, &str)] = &[
     ("orchestrator-data", "orchestrator-torch", "images are decoded without libtorch"),
     ("orchestrator-data", "orchestrator-engine", "images are decoded without libtorch"),
     ("orchestrator-device", "orchestrator-torch", "NVML needs no libtorch"),
+    ("orchestrator-spec", "orchestrator-files", "an evaluation is text; its reader opens nothing"),
+    ("orchestrator-plan", "orchestrator-files", "a plan follows from facts, not from files"),
     ("orchestrator-executor", "orchestrator-spec", "the executor decides nothing"),
     ("orchestrator-executor", "orchestrator-plan", "the executor decides nothing"),
     ("orchestrator-executor", "orchestrator-run", "the executor decides nothing"),

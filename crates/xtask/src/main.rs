@@ -25,6 +25,7 @@ mod libtorch;
 mod manifests;
 mod setup;
 mod suite;
+mod supply;
 mod tally;
 
 use checkout::Checkout;

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use orchestrator_coordinator::{ClusterView, SliceView, WorkerView};
-use orchestrator_types::ByteCount;
+use orchestrator_types::{ByteCount, wording::steers};
 use serde::Serialize;
 
 use super::{Usage, holders, sum, table};
@@ -112,7 +112,7 @@ fn slices(workers: &[WorkerView]) -> String {
 fn withdrawn(workers: &[WorkerView]) -> Option<String> {
     let slices = workers.iter().flat_map(|worker| &worker.slices);
     let lines = slices.filter_map(|slice| {
-        let why = slice.withdrawn.as_ref()?.replace(char::is_control, "\u{fffd}");
+        let why = slice.withdrawn.as_ref()?.replace(steers, "\u{fffd}");
         Some(format!("{} is withdrawn: {why}", slice.slice))
     });
     let lines: Vec<String> = lines.collect();

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use orchestrator_coordinator::{BlobPlace, Config, Coordinator, StartError};
+use orchestrator_coordinator::{BlobPlace, Config, Coordinator, StartError, StoreError};
 use orchestrator_proto::Health;
 use orchestrator_tls::Role;
 
@@ -188,7 +188,17 @@ fn not_started(error: StartError) -> Failure {
         | StartError::Thread(_)
         | StartError::Defect(_) => Exit::Internal,
     };
-    Failure::new(exit, anyhow::Error::new(error).context("the coordinator does not start"))
+    let on_disk =
+        matches!(error, StartError::Store(StoreError::File { .. } | StoreError::Database { .. }));
+    let failure =
+        Failure::new(exit, anyhow::Error::new(error).context("the coordinator does not start"));
+    if on_disk {
+        return failure.advise(
+            "make room there, or name a folder with `--state` that this user can write to"
+                .to_owned(),
+        );
+    }
+    failure
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     io::{BufRead, BufReader, Read},
     path::{Component, Path, PathBuf},
 };
 
+use orchestrator_files::Files;
 use orchestrator_types::{ByteCount, SampleId};
 use serde::Deserialize;
 
@@ -20,6 +21,8 @@ use super::{
     problem::{Problem, Problems},
 };
 
+/// A larger file is refused: what is read of it stays in memory.
+const SIZE_LIMIT: ByteCount = ByteCount::gib(2);
 /// A longer line is not a line of captions.
 const LINE_LIMIT: u64 = 1 << 20;
 
@@ -31,9 +34,10 @@ struct Entry {
 }
 
 /// Reads the file line by line.
-pub(super) fn read(file: &Path, problems: &mut Problems) -> Manifest {
+pub(super) fn read(file: &Path, files: &Files, problems: &mut Problems) -> Manifest {
     let mut reading = Reading {
         file,
+        files,
         folder: file.parent().unwrap_or(Path::new("")),
         problems,
         first_line: BTreeMap::new(),
@@ -47,6 +51,7 @@ pub(super) fn read(file: &Path, problems: &mut Problems) -> Manifest {
 
 struct Reading<'a> {
     file: &'a Path,
+    files: &'a Files,
     folder: &'a Path,
     problems: &'a mut Problems,
     first_line: BTreeMap<String, u64>,
@@ -61,8 +66,23 @@ impl Reading<'_> {
             self.problems.push(Problem::Format { file: self.file.to_owned(), extension });
             return;
         }
-        let mut reader = match File::open(self.file) {
-            Ok(opened) => BufReader::new(opened),
+        let opened = self.files.open(self.file).and_then(|opened| {
+            let bytes = opened.metadata()?.len();
+            Ok((opened, bytes))
+        });
+        let mut reader = match opened {
+            Ok((_, bytes)) if bytes > SIZE_LIMIT.as_u64() => {
+                let reason = format!("larger than {SIZE_LIMIT}; cut it into several datasets");
+                return self.refuse(1, reason);
+            }
+            // It may grow while it is read.
+            Ok((opened, _)) => BufReader::new(opened.take(SIZE_LIMIT.as_u64())),
+            Err(_) if self.file.is_dir() => {
+                let path = self.file.to_owned();
+                return self
+                    .problems
+                    .push(Problem::WrongKind { path, expected: "file of captions" });
+            }
             Err(source) => return self.problems.unreadable(self.file, source),
         };
         let mut bytes = Vec::new();
@@ -74,11 +94,6 @@ impl Reading<'_> {
                     return self.refuse(line, "longer than 1 MiB; this is not JSON Lines".into());
                 }
                 Ok(_) => self.line(line, &bytes),
-                Err(source) if source.kind() == std::io::ErrorKind::IsADirectory => {
-                    let path = self.file.to_owned();
-                    let expected = "file of captions";
-                    return self.problems.push(Problem::WrongKind { path, expected });
-                }
                 Err(source) => return self.problems.unreadable(self.file, source),
             }
         }
@@ -149,6 +164,10 @@ impl Reading<'_> {
                 self.captions.push(texts);
             }
             Ok(_) => self.refuse(line, format!("`{id}` is not a file")),
+            // Of what lies elsewhere nothing is told, not even that it is not there.
+            Err(_) if !self.files.admits(&path) => {
+                self.refuse(line, format!("`{id}` lies outside of the folders that may be read"));
+            }
             Err(error) => self.refuse(
                 line,
                 format!("cannot read `{id}` ({error}); paths start at the captions file's folder"),

@@ -9,10 +9,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    io,
     path::Path,
 };
 
+use orchestrator_files::Files;
+use orchestrator_types::ByteCount;
 use serde::Deserialize;
 
 use super::{
@@ -21,7 +23,7 @@ use super::{
 };
 
 /// Larger class lists are refused: the largest public one (ImageNet-21k) takes 2 MB.
-const SIZE_LIMIT: u64 = 64 << 20;
+const SIZE_LIMIT: ByteCount = ByteCount::mib(64);
 
 #[derive(Deserialize)]
 struct ClassFile {
@@ -54,22 +56,15 @@ fn label_of(name: &str) -> String {
 }
 
 /// Reads and checks the class list; `None` if nothing of it can be used.
-pub(super) fn read(file: &Path, problems: &mut Problems) -> Option<ClassList> {
+pub(super) fn read(file: &Path, files: &Files, problems: &mut Problems) -> Option<ClassList> {
     let mut refuse =
         |reason: String| problems.push(Problem::ClassList { file: file.to_owned(), reason });
-    match fs::metadata(file) {
-        Ok(metadata) if metadata.len() > SIZE_LIMIT => {
-            refuse(format!("larger than {} MiB; this is no class list", SIZE_LIMIT >> 20));
-            return None;
-        }
-        Ok(_) => {}
-        Err(source) => {
-            problems.unreadable(file, source);
-            return None;
-        }
-    }
-    let bytes = match fs::read(file) {
+    let bytes = match files.read(file, SIZE_LIMIT) {
         Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            refuse(format!("larger than {SIZE_LIMIT}; this is no class list"));
+            return None;
+        }
         Err(source) => {
             problems.unreadable(file, source);
             return None;

@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use orchestrator_files::Files;
 use orchestrator_types::{ByteCount, SampleId};
 
 use super::{
@@ -20,11 +21,16 @@ use super::{
 };
 
 /// Reads the folder and its class list; problems and warnings go where they belong.
-pub(super) fn read(root: &Path, classes: Option<&Path>, problems: &mut Problems) -> Manifest {
+pub(super) fn read(
+    root: &Path,
+    classes: Option<&Path>,
+    files: &Files,
+    problems: &mut Problems,
+) -> Manifest {
     let mut walk = Walk { problems, skipped: BTreeSet::new(), samples: Vec::new() };
     let (folders, outside) = walk.top(root);
     let list = match classes {
-        Some(file) => classes::read(file, walk.problems),
+        Some(file) => classes::read(file, files, walk.problems),
         None => Some(ClassList::of_folders(folders.keys())),
     };
     if let (Some(list), Some(_)) = (&list, classes) {

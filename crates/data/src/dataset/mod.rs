@@ -14,6 +14,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use orchestrator_files::Files;
 use orchestrator_types::{ByteCount, SampleId};
 
 pub use problem::{DatasetErrors, Problem, Warning};
@@ -100,12 +101,21 @@ impl Manifest {
     /// # Errors
     /// All problems of the data together, each with its place.
     pub fn open(source: &Source) -> Result<Self, DatasetErrors> {
+        Self::open_in(source, &Files::anywhere())
+    }
+
+    /// As [`Manifest::open`], and opens no file that `files` does not admit. Pictures are not opened
+    /// here.
+    ///
+    /// # Errors
+    /// As [`Manifest::open`].
+    pub fn open_in(source: &Source, files: &Files) -> Result<Self, DatasetErrors> {
         let mut problems = Problems::new(source.place());
         let manifest = match source {
             Source::ImageFolder { root, classes } => {
-                folder::read(root, classes.as_deref(), &mut problems)
+                folder::read(root, classes.as_deref(), files, &mut problems)
             }
-            Source::Captions { file } => captions::read(file, &mut problems),
+            Source::Captions { file } => captions::read(file, files, &mut problems),
         };
         if manifest.samples.is_empty() && problems.is_empty() {
             let expected = match source {

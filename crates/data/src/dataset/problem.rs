@@ -1,12 +1,14 @@
 //! What can be wrong with a dataset, and the bounded list in which it is reported.
 //!
 //! Invariant: at most [`SHOWN`] problems are kept and the rest is counted, so that a million bad
-//! lines cost neither memory nor patience.
+//! lines cost neither memory nor patience. What a message repeats of a file is one short line.
 
 use std::{
     fmt, io,
     path::{Path, PathBuf},
 };
+
+use orchestrator_types::wording::one_line;
 
 use super::Manifest;
 
@@ -48,7 +50,7 @@ pub enum Problem {
         path: PathBuf,
     },
     /// A sub-folder that the class list does not name.
-    #[error("folder `{name}` has no entry in the class list{}; add one or remove the folder", nearest(.near.as_deref()))]
+    #[error("folder `{}` has no entry in the class list{}; add one or remove the folder", one_line(.name), nearest(.near.as_deref()))]
     FolderWithoutClass {
         /// The folder's name.
         name: String,
@@ -56,7 +58,7 @@ pub enum Problem {
         near: Option<String>,
     },
     /// The class list is not what it should be.
-    #[error("{}: {reason}", file.display())]
+    #[error("{}: {}", file.display(), one_line(.reason))]
     ClassList {
         /// The file.
         file: PathBuf,
@@ -64,7 +66,7 @@ pub enum Problem {
         reason: String,
     },
     /// One line of a captions file is not what it should be.
-    #[error("{}:{line}: {reason}", file.display())]
+    #[error("{}:{line}: {}", file.display(), one_line(.reason))]
     Line {
         /// The file.
         file: PathBuf,
@@ -84,7 +86,7 @@ pub enum Problem {
 }
 
 fn nearest(name: Option<&str>) -> String {
-    name.map_or_else(String::new, |name| format!(" (nearest: `{name}`)"))
+    name.map_or_else(String::new, |name| format!(" (nearest: `{}`)", one_line(name)))
 }
 
 /// One thing that is odd about a dataset and does not stop it.

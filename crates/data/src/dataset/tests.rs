@@ -52,6 +52,106 @@ fn ids(manifest: &Manifest) -> Vec<&str> {
     manifest.samples().iter().map(|sample| sample.id.0.as_str()).collect()
 }
 
+/// What is no regular file, where one belongs: nobody waits for a pipe's writer.
+#[test]
+fn pipes_devices_and_endless_files_are_refused() {
+    let root = tree(&[("pictures/cat/a.jpg", "x"), ("captions.jsonl/", ""), ("good.jpg", "x")]);
+    let told = |source: &Source| refusal(&root, source);
+    let mut messages = told(&captions_file(&root));
+    fs::remove_dir(root.path().join("captions.jsonl")).unwrap();
+    for file in ["captions.jsonl", "classes.json", "pipe.jpg"] {
+        let path = root.path().join(file);
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    messages += &told(&captions_file(&root));
+    messages += &told(&folder(&root, true));
+    let zero = |path: &str| Source::Captions { file: path.into() };
+    messages += &told(&zero("/dev/zero"));
+    let lines = "{\"image\": \"pipe.jpg\", \"caption\": \"x\"}\n\
+                 {\"image\": \"/dev/zero\", \"caption\": \"x\"}\n";
+    fs::write(root.path().join("lines.jsonl"), lines).unwrap();
+    messages += &told(&Source::Captions { file: root.path().join("lines.jsonl") });
+    // A pipe in a folder of pictures is no picture.
+    fs::remove_file(root.path().join("classes.json")).unwrap();
+    fs::rename(root.path().join("pipe.jpg"), root.path().join("pictures/cat/pipe.jpg")).unwrap();
+    assert_eq!(ids(&Manifest::open(&folder(&root, false)).unwrap()), ["cat/a.jpg"]);
+    // Sparse: neither takes place on the disk.
+    let sparse = |name: &str, bytes: u64| {
+        fs::File::create(root.path().join(name)).unwrap().set_len(bytes).unwrap();
+    };
+    fs::remove_file(root.path().join("captions.jsonl")).unwrap();
+    sparse("captions.jsonl", (2 << 30) + 1);
+    sparse("classes.json", (64 << 20) + 1);
+    messages += &told(&captions_file(&root));
+    messages += &told(&folder(&root, true));
+    insta::assert_snapshot!(messages);
+}
+
+#[test]
+fn what_stands_in_a_file_cannot_drive_a_terminal_or_flood_it() {
+    let clear = "\\u001b[2J\\n\\u202e";
+    let long = "x".repeat(100_000);
+    let classes = format!(
+        r#"{{"classes": [{{"id": 0, "name": "/{clear}"}}, {{"id": 0, "name": "/{long}"}}], "templates": ["{clear}"]}}"#
+    );
+    let line = |image: &str| format!("{{\"image\": \"{image}\", \"caption\": \"x\"}}\n");
+    let captions = [line(clear), line(&long), line(&format!("a{clear}")), line("../a\\u0000b")];
+    let root = tree(&[
+        ("pictures/cat/a.jpg", "x"),
+        ("classes.json", &classes),
+        ("captions.jsonl", &captions.concat()),
+    ]);
+    for source in [folder(&root, true), captions_file(&root)] {
+        let message = refusal(&root, &source);
+        let mut steering =
+            message.chars().filter(|&c| c != '\n' && orchestrator_types::wording::steers(c));
+        assert_eq!(steering.next(), None, "{message}");
+        assert!(
+            message.lines().skip(1).all(|line| line.starts_with("  - ") || line.is_empty()),
+            "{message}"
+        );
+        assert!(message.len() < 20_000, "{} bytes", message.len());
+    }
+}
+
+#[test]
+fn captions_tell_nothing_of_what_lies_outside_of_the_roots() {
+    let root = tree(&[("root/a.jpg", "x"), ("other/b.jpg", "x")]);
+    let lines = ["a.jpg", "nothing.jpg", "../other/nothing.jpg"]
+        .map(|image| format!("{{\"image\": \"{image}\", \"caption\": \"x\"}}\n"));
+    fs::write(root.path().join("root/captions.jsonl"), lines.concat()).unwrap();
+    let source = Source::Captions { file: root.path().join("root/captions.jsonl") };
+    let open = |files: &[PathBuf]| Manifest::open_in(&source, &Files::beneath(files).unwrap());
+    let told = open(&[root.path().join("root")]).unwrap_err().to_string();
+    assert!(told.contains("`nothing.jpg` (No such file"), "{told}");
+    assert!(told.contains("`../other/nothing.jpg` lies outside"), "{told}");
+    let told = open(&[root.path().join("other")]).unwrap_err().to_string();
+    assert!(told.contains("it lies outside of the folders that may be read"), "{told}");
+}
+
+proptest::proptest! {
+    /// Whatever stands in them: an answer, and no panic.
+    #[test]
+    fn no_captions_and_no_class_list_panic(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300),
+        pieces in proptest::collection::vec(proptest::sample::select(vec![
+            "{\"image\": \"a.jpg\", \"caption\": \"x\"}", "{\"image\":", "\"captions\": [", "]", "}",
+            "{\"classes\": [", "{\"id\": 0, \"name\": \"cat\"}", ",", "\"templates\": [\"{}\"]", "\n",
+            "\u{feff}", "\u{0}", "18446744073709551616", "null", "\"\\ud800\"", "\"../..\"",
+        ]), 0..12),
+    ) {
+        let root = tree(&[("pictures/cat/a.jpg", "x"), ("a.jpg", "x")]);
+        for text in [bytes.as_slice(), pieces.concat().as_bytes()] {
+            for (file, source) in [("classes.json", folder(&root, true)), ("captions.jsonl", captions_file(&root))] {
+                fs::write(root.path().join(file), text).unwrap();
+                if let Ok(manifest) = Manifest::open(&source) {
+                    proptest::prop_assert!(manifest.samples().len() <= 1);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_emoji_set_is_complete_and_in_order() {
     let manifest = fluent();

@@ -61,13 +61,21 @@ pub struct DecodeLimits {
     pub side: u32,
     /// Largest width × height.
     pub pixels: u64,
+    /// Most bytes for pixels and coefficients while a picture is decoded, the result included.
+    pub memory: ByteCount,
     /// Most scans of a progressive JPEG: each one costs a pass over all coefficients.
     pub scans: u32,
 }
 
 impl Default for DecodeLimits {
     fn default() -> Self {
-        Self { bytes: ByteCount::mib(32), side: 16_384, pixels: 64_000_000, scans: 500 }
+        Self {
+            bytes: ByteCount::mib(32),
+            side: 16_384,
+            pixels: 64_000_000,
+            memory: ByteCount::mib(256),
+            scans: 500,
+        }
     }
 }
 
@@ -122,6 +130,21 @@ pub enum DecodeError {
         /// What is allowed.
         limits: DecodeLimits,
     },
+    /// More memory than the limit, although the picture itself is not too large: formats differ in
+    /// what they hold beside the pixels.
+    #[error(
+        "decoding {width} × {height} pixels of this {format} takes more than the limit of {limit}"
+    )]
+    TooMuchMemory {
+        /// The file's format.
+        format: Format,
+        /// Announced width.
+        width: u32,
+        /// Announced height.
+        height: u32,
+        /// What is allowed.
+        limit: ByteCount,
+    },
     /// The data end before the picture does.
     #[error("truncated {format}: the data end before the picture is complete")]
     Truncated {
@@ -173,6 +196,20 @@ fn check_size(width: u32, height: u32, limits: &DecodeLimits) -> Result<(), Deco
         && height <= limits.side
         && u64::from(width) * u64::from(height) <= limits.pixels;
     if within { Ok(()) } else { Err(DecodeError::TooManyPixels { width, height, limits: *limits }) }
+}
+
+/// Refuses a picture whose decoding takes `bytes`, before anything is allocated for it.
+fn check_memory(
+    format: Format,
+    (width, height): (u32, u32),
+    bytes: u64,
+    limits: &DecodeLimits,
+) -> Result<(), DecodeError> {
+    let limit = limits.memory;
+    if bytes <= limit.as_u64() {
+        return Ok(());
+    }
+    Err(DecodeError::TooMuchMemory { format, width, height, limit })
 }
 
 /// A complete picture, or the statement that the decoder announced an impossible one.

@@ -11,7 +11,7 @@ use std::io::{Cursor, ErrorKind};
 
 use png::{BitDepth, ColorType, DecodingError, Limits, Reader, Transformations};
 
-use super::{DecodeError, DecodeLimits, Format, RgbImage, check_size, complete};
+use super::{DecodeError, DecodeLimits, Format, RgbImage, check_memory, check_size, complete};
 
 type PngReader<'a> = Reader<Cursor<&'a [u8]>>;
 
@@ -42,9 +42,22 @@ fn decode_whole(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeE
     check_size(width, height, limits)?;
     let mut reader = decoder.read_info().map_err(refusal)?;
     let stride = reader.output_line_size(width).ok_or_else(|| too_large(width, height, limits))?;
-    let mut packed = vec![0; stride * height as usize];
-    read_rows(&mut reader, stride, &mut packed)?;
-    let rgb = to_rgb(&reader, stride, &packed);
+    let layout = Layout::of(&reader);
+    // Interlaced rows are put together before they are widened; others are widened as they come.
+    let packed = if layout.interlaced { stride as u64 * u64::from(height) } else { stride as u64 };
+    let length = 3 * u64::from(width) * u64::from(height);
+    check_memory(Format::Png, (width, height), length + packed, limits)?;
+    let mut rgb = Vec::with_capacity(3 * width as usize * height as usize);
+    if layout.interlaced {
+        let packed = interlaced(&mut reader, &layout, stride, height)?;
+        packed.chunks_exact(stride).for_each(|row| layout.widen(row, &mut rgb));
+    } else {
+        while let Some(row) = reader.next_row().map_err(refusal)? {
+            layout.widen(row.data(), &mut rgb);
+        }
+    }
+    // Verifies the checksum of the last data chunk.
+    reader.finish().map_err(refusal)?;
     complete(Format::Png, width, height, rgb)
 }
 
@@ -52,48 +65,61 @@ fn too_large(width: u32, height: u32, limits: &DecodeLimits) -> DecodeError {
     DecodeError::TooManyPixels { width, height, limits: *limits }
 }
 
-fn read_rows(
+/// All rows, as the file packs samples.
+fn interlaced(
     reader: &mut PngReader<'_>,
+    layout: &Layout,
     stride: usize,
-    packed: &mut [u8],
-) -> Result<(), DecodeError> {
-    let bits = bits_per_pixel(reader);
-    let mut line = 0;
+    height: u32,
+) -> Result<Vec<u8>, DecodeError> {
+    let mut packed = vec![0; stride * height as usize];
     while let Some(row) = reader.next_interlaced_row().map_err(refusal)? {
-        match row.interlace() {
-            png::InterlaceInfo::Null(_) => {
-                packed[line * stride..][..stride].copy_from_slice(row.data());
-                line += 1;
-            }
-            png::InterlaceInfo::Adam7(pass) => {
-                png::expand_interlaced_row(packed, stride, row.data(), pass, bits);
-            }
+        if let png::InterlaceInfo::Adam7(pass) = row.interlace() {
+            png::expand_interlaced_row(&mut packed, stride, row.data(), pass, layout.bits());
         }
     }
-    // Verifies the checksum of the last data chunk.
-    reader.finish().map_err(refusal)
+    Ok(packed)
 }
 
-fn bits_per_pixel(reader: &PngReader<'_>) -> u8 {
-    let (colour, depth) = (reader.info().color_type, reader.info().bit_depth);
-    let samples: u8 = match colour {
-        ColorType::Grayscale | ColorType::Indexed => 1,
-        ColorType::GrayscaleAlpha => 2,
-        ColorType::Rgb => 3,
-        ColorType::Rgba => 4,
-    };
-    samples * depth as u8
+/// How samples lie in a row.
+struct Layout {
+    colour: ColorType,
+    depth: BitDepth,
+    width: usize,
+    interlaced: bool,
+    /// Three bytes a colour.
+    palette: Vec<u8>,
 }
 
-/// Unpacks and widens the samples row by row.
-fn to_rgb(reader: &PngReader<'_>, stride: usize, packed: &[u8]) -> Vec<u8> {
-    let info = reader.info();
-    let width = info.width as usize;
-    let mut rgb = Vec::with_capacity(width * info.height as usize * 3);
-    let wide = info.bit_depth == BitDepth::Sixteen;
-    let grey = |value: u8| [value; 3];
-    for row in packed.chunks_exact(stride) {
-        match info.color_type {
+impl Layout {
+    fn of(reader: &PngReader<'_>) -> Self {
+        let info = reader.info();
+        Self {
+            colour: info.color_type,
+            depth: info.bit_depth,
+            width: info.width as usize,
+            interlaced: info.interlaced,
+            palette: info.palette.as_deref().unwrap_or_default().to_vec(),
+        }
+    }
+
+    /// Bits of a pixel.
+    const fn bits(&self) -> u8 {
+        let samples: u8 = match self.colour {
+            ColorType::Grayscale | ColorType::Indexed => 1,
+            ColorType::GrayscaleAlpha => 2,
+            ColorType::Rgb => 3,
+            ColorType::Rgba => 4,
+        };
+        samples * self.depth as u8
+    }
+
+    /// Unpacks and widens the samples of a row.
+    fn widen(&self, row: &[u8], rgb: &mut Vec<u8>) {
+        let (depth, width) = (self.depth, self.width);
+        let wide = depth == BitDepth::Sixteen;
+        let grey = |value: u8| [value; 3];
+        match self.colour {
             ColorType::Grayscale if wide => rgb.extend(
                 row.as_chunks()
                     .0
@@ -101,15 +127,14 @@ fn to_rgb(reader: &PngReader<'_>, stride: usize, packed: &[u8]) -> Vec<u8> {
                     .flat_map(|&[high, low]| grey(if high > 0 { u8::MAX } else { low })),
             ),
             ColorType::Grayscale => {
-                let step = u8::MAX / max_of(info.bit_depth);
-                rgb.extend(indices(row, info.bit_depth, width).flat_map(|v| grey(v * step)));
+                let step = u8::MAX / max_of(depth);
+                rgb.extend(indices(row, depth, width).flat_map(|v| grey(v * step)));
             }
             ColorType::Indexed => {
-                let palette = info.palette.as_deref().unwrap_or_default().as_chunks::<3>().0;
+                let palette = self.palette.as_chunks::<3>().0;
                 let colour = |index: u8| palette.get(usize::from(index)).copied();
                 rgb.extend(
-                    indices(row, info.bit_depth, width)
-                        .flat_map(|index| colour(index).unwrap_or_default()),
+                    indices(row, depth, width).flat_map(|index| colour(index).unwrap_or_default()),
                 );
             }
             ColorType::GrayscaleAlpha if wide => {
@@ -132,7 +157,6 @@ fn to_rgb(reader: &PngReader<'_>, stride: usize, packed: &[u8]) -> Vec<u8> {
             }
         }
     }
-    rgb
 }
 
 fn max_of(depth: BitDepth) -> u8 {

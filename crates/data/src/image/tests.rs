@@ -61,10 +61,11 @@ fn every_bad_file_is_refused_with_its_reason() {
 fn limits_are_checked_before_pixels_are_allocated() {
     let small = DecodeLimits { side: 100, ..DecodeLimits::default() };
     let few = DecodeLimits { pixels: 50_000, ..DecodeLimits::default() };
+    let tight = DecodeLimits { memory: ByteCount::kib(140), ..DecodeLimits::default() };
     let short = DecodeLimits { bytes: ByteCount::kib(2), ..DecodeLimits::default() };
     let mut reasons = String::new();
     for name in ["444.jpg", "rgba.png", "lossy.webp"] {
-        for limits in [&small, &few, &short] {
+        for limits in [&small, &few, &tight, &short] {
             let error = decode(&file(name), limits).expect_err(name);
             writeln!(reasons, "{name}: {error}").unwrap();
         }
@@ -77,6 +78,16 @@ fn limits_are_checked_before_pixels_are_allocated() {
     writeln!(reasons, "huge.png: {}", decode(&huge, &DecodeLimits::default()).unwrap_err())
         .unwrap();
     insta::assert_snapshot!(reasons);
+}
+
+/// Coefficients of a progressive file are held all at once, beside the pixels.
+#[test]
+fn a_progressive_jpeg_is_held_to_the_same_memory() {
+    let (name, bytes) = ("progressive-420.jpg", file("progressive-420.jpg"));
+    let image = decode(&bytes, &DecodeLimits::default()).unwrap();
+    let pixels = image.pixels().len() as u64;
+    let tight = DecodeLimits { memory: ByteCount::bytes(pixels - 1), ..DecodeLimits::default() };
+    assert!(matches!(decode(&bytes, &tight), Err(DecodeError::TooMuchMemory { .. })), "{name}");
 }
 
 /// CRC-32 as PNG uses it (ISO 3309), bit by bit.

@@ -5,9 +5,12 @@
 //! has the default of the processor that the file names (CLIP's if it names none).
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
+
+use orchestrator_files::Files;
+use orchestrator_types::{ByteCount, wording::shown};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -68,8 +71,12 @@ const SILENT: [&str; 12] = [
 /// The largest side that is taken for a size and not for a mistake.
 const SIDE_LIMIT: u32 = 4096;
 
-pub(super) fn read(path: &Path) -> Result<Recipe, RecipeError> {
-    let bytes = fs::read(path)
+/// A file of a few lines.
+const SIZE_LIMIT: ByteCount = ByteCount::mib(1);
+
+pub(super) fn read(path: &Path, files: &Files) -> Result<Recipe, RecipeError> {
+    let bytes = files
+        .read(path, SIZE_LIMIT)
         .map_err(|source| RecipeError::Unreadable { path: path.to_owned(), source })?;
     let keys = serde_json::from_slice(&bytes)
         .map_err(|source| RecipeError::NotJson { path: path.to_owned(), source })?;
@@ -251,8 +258,8 @@ impl Keys<'_> {
     fn error(&self, key: &str, found: &Value, expected: &str) -> RecipeError {
         RecipeError::Key {
             path: self.path.to_owned(),
-            key: key.to_owned(),
-            found: found.to_string(),
+            key: shown(key),
+            found: shown(&found.to_string()),
             expected: expected.to_owned(),
         }
     }

@@ -14,6 +14,8 @@ pub use config::RecipeError;
 
 use std::path::Path;
 
+use orchestrator_files::Files;
+
 use crate::image::RgbImage;
 use resample::{Axis, Window};
 
@@ -64,7 +66,15 @@ impl Recipe {
     /// The file is missing, is no JSON, or asks for something that is not built: by the name of its
     /// key.
     pub fn open(model_folder: &Path) -> Result<Self, RecipeError> {
-        config::read(&model_folder.join("preprocessor_config.json"))
+        Self::open_in(model_folder, &Files::anywhere())
+    }
+
+    /// As [`Recipe::open`], and opens no file that `files` does not admit.
+    ///
+    /// # Errors
+    /// As [`Recipe::open`].
+    pub fn open_in(model_folder: &Path, files: &Files) -> Result<Self, RecipeError> {
+        config::read(&model_folder.join("preprocessor_config.json"), files)
     }
 
     fn new(geometry: Geometry, scale: Option<f64>, normalisation: Option<[[f64; 3]; 2]>) -> Self {

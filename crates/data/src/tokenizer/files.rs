@@ -4,11 +4,12 @@
 //! the bytes that decide the ids.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
-use orchestrator_types::Digest;
+use orchestrator_files::Files;
+use orchestrator_types::{ByteCount, Digest};
 use serde_json::{Value, json};
 
 use super::TokenizerError;
@@ -19,6 +20,9 @@ const CLIP_CONTEXT: usize = 77;
 /// Larger values are transformers' way of saying "no limit".
 const CONTEXT_LIMIT: u64 = 65_536;
 
+/// Vocabularies of a quarter of a million words take 17 MB.
+const SIZE_LIMIT: ByteCount = ByteCount::mib(64);
+
 pub(super) struct Loaded {
     pub(super) path: PathBuf,
     pub(super) inner: tokenizers::Tokenizer,
@@ -26,17 +30,17 @@ pub(super) struct Loaded {
     pub(super) digest: Digest,
 }
 
-pub(super) fn load(folder: &Path) -> Result<Loaded, TokenizerError> {
+pub(super) fn load(folder: &Path, files: &Files) -> Result<Loaded, TokenizerError> {
     let path = folder.join("tokenizer.json");
-    let (path, document, digest) = match fs::read(&path) {
+    let (path, document, digest) = match files.read(&path, SIZE_LIMIT) {
         Ok(bytes) => {
             let document = parse(&path, &bytes)?;
             (path, document, Digest::of(&bytes))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => from_vocabulary(folder)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => from_vocabulary(folder, files)?,
         Err(source) => return Err(TokenizerError::Unreadable { path, source }),
     };
-    let context = context(folder, &document, &path)?;
+    let context = context(folder, files, &document, &path)?;
     let mut inner: tokenizers::Tokenizer = serde_json::from_value(document).map_err(|source| {
         TokenizerError::Malformed { path: path.clone(), source: source.into() }
     })?;
@@ -48,8 +52,9 @@ pub(super) fn load(folder: &Path) -> Result<Loaded, TokenizerError> {
     Ok(Loaded { path, inner, context, digest })
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
-    fs::read(path).map_err(|source| TokenizerError::Unreadable { path: path.to_owned(), source })
+fn read(path: &Path, files: &Files) -> Result<Vec<u8>, TokenizerError> {
+    let unreadable = |source| TokenizerError::Unreadable { path: path.to_owned(), source };
+    files.read(path, SIZE_LIMIT).map_err(unreadable)
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Value, TokenizerError> {
@@ -60,11 +65,18 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<Value, TokenizerError> {
 }
 
 /// The longest sequence: what the tokenizer's settings say, else what its truncation says.
-fn context(folder: &Path, document: &Value, path: &Path) -> Result<usize, TokenizerError> {
+fn context(
+    folder: &Path,
+    files: &Files,
+    document: &Value,
+    path: &Path,
+) -> Result<usize, TokenizerError> {
     let settings_path = folder.join("tokenizer_config.json");
-    let settings = match fs::read(&settings_path) {
+    let settings = match files.read(&settings_path, SIZE_LIMIT) {
         Ok(bytes) => parse(&settings_path, &bytes)?,
-        Err(_) => Value::Null,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Value::Null,
+        // Another length would cut texts elsewhere.
+        Err(source) => return Err(TokenizerError::Unreadable { path: settings_path, source }),
     };
     let stated = |value: &Value| value.as_u64().filter(|&length| length <= CONTEXT_LIMIT);
     let length = stated(&settings["model_max_length"])
@@ -83,9 +95,12 @@ const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 
 /// The document that transformers' converter would write for CLIP's vocabulary and merges.
-fn from_vocabulary(folder: &Path) -> Result<(PathBuf, Value, Digest), TokenizerError> {
+fn from_vocabulary(
+    folder: &Path,
+    files: &Files,
+) -> Result<(PathBuf, Value, Digest), TokenizerError> {
     let (path, merges_path) = (folder.join("vocab.json"), folder.join("merges.txt"));
-    let (vocabulary_bytes, merges_bytes) = (read(&path)?, read(&merges_path)?);
+    let (vocabulary_bytes, merges_bytes) = (read(&path, files)?, read(&merges_path, files)?);
     let vocabulary = parse(&path, &vocabulary_bytes)?;
     let id = |token: &str| {
         vocabulary[token].as_u64().ok_or_else(|| TokenizerError::Unsupported {

@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use orchestrator_files::Files;
 use orchestrator_types::Digest;
 
 /// Why texts cannot be encoded.
@@ -81,7 +82,15 @@ impl Tokenizer {
     /// # Errors
     /// Files are missing or malformed, or the tokenizer does not frame a text in start and end.
     pub fn open(model_folder: &Path) -> Result<Self, TokenizerError> {
-        let files::Loaded { path, inner, context, digest } = files::load(model_folder)?;
+        Self::open_in(model_folder, &Files::anywhere())
+    }
+
+    /// As [`Tokenizer::open`], and opens no file that `files` does not admit.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::open`].
+    pub fn open_in(model_folder: &Path, files: &Files) -> Result<Self, TokenizerError> {
+        let files::Loaded { path, inner, context, digest } = files::load(model_folder, files)?;
         let mut tokenizer = Self { inner, context, end: 0, digest };
         match tokenizer.raw("")?.as_slice() {
             &[_, end] => tokenizer.end = end,

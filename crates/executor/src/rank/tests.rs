@@ -73,7 +73,7 @@ fn dataset(folder: &TempDir) -> (DatasetSource, ResidentDataset) {
     let manifest = Manifest::open(&Source::Captions { file: file.clone() }).unwrap().digest();
     let (name, source) = ("captions".parse().unwrap(), SourceKind::Captions { file });
     let source = DatasetSource { name, source, manifest };
-    let opened = ResidentDataset::open(&source).unwrap();
+    let opened = ResidentDataset::open(&source, &orchestrator_files::Files::anywhere()).unwrap();
     (source, opened)
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn data() -> PathBuf {
 
 pub(crate) fn model() -> ModelSource {
     let folder = data().join("models/tiny-clip");
-    let weights = ModelFolder::open(&folder).unwrap().weights_digest();
+    let weights = ModelFolder::open(&folder).unwrap().weights_digest().unwrap();
     ModelSource { folder, weights, precision: Precision::Fp32 }
 }
 

@@ -43,7 +43,7 @@ impl Zoo {
         let mut zoo = Self { sources: vec![model()], names: vec!["tiny-clip"], folders: vec![] };
         for (name, shape) in shapes {
             let folder = made(shape);
-            let weights = ModelFolder::open(folder.path()).unwrap().weights_digest();
+            let weights = ModelFolder::open(folder.path()).unwrap().weights_digest().unwrap();
             let (path, precision) = (folder.path().to_owned(), Precision::Fp32);
             zoo.sources.push(ModelSource { folder: path, weights, precision });
             zoo.names.push(name);

@@ -154,7 +154,7 @@ async fn two_models_take_turns_on_a_quota_that_holds_one() {
     });
     let sources = folders.each_ref().map(|folder| {
         let (path, precision) = (folder.path().to_owned(), Precision::Fp32);
-        let weights = ModelFolder::open(&path).unwrap().weights_digest();
+        let weights = ModelFolder::open(&path).unwrap().weights_digest().unwrap();
         ModelSource { folder: path, weights, precision }
     });
     let bench = Bench::process(2).await;

@@ -69,7 +69,7 @@ fn a_checked_folder_says_what_is_in_it() {
     let bytes = file(&tensors);
     let folder = folder(&[(WEIGHTS, &bytes)]);
     let model = ModelFolder::open(folder.path()).unwrap();
-    assert_eq!(model.weights_digest(), Digest::of(&bytes));
+    assert_eq!(model.weights_digest().unwrap(), Digest::of(&bytes));
     let listing: Vec<String> = [Component::Text, Component::Vision]
         .into_iter()
         .flat_map(|component| model.tensors(component))
@@ -90,8 +90,8 @@ fn a_changed_configuration_is_another_model() {
     let gelu = SMALL.replacen("\"hidden_size\"", "\"hidden_act\": \"gelu\", \"hidden_size\"", 1);
     fs::write(other.path().join(CONFIG), gelu).unwrap();
     let [one, other] = [one, other].map(|folder| ModelFolder::open(folder.path()).unwrap());
-    assert_eq!(one.weights_digest(), other.weights_digest());
-    assert_ne!(one.identity(), other.identity());
+    assert_eq!(one.weights_digest().unwrap(), other.weights_digest().unwrap());
+    assert_ne!(one.identity().unwrap(), other.identity().unwrap());
 }
 
 #[test]
@@ -115,6 +115,7 @@ fn missing_files_and_other_formats_are_named() {
         weights_message(b"PK\x03\x04 a zip archive, as torch.save writes it"),
         weights_message(b"\x80\x02}q\x00(X\x05 a pickle without an archive"),
         message(&folder(&[(CONFIG, &vec![b' '; (1 << 20) + 1])])),
+        message(&folder(&[(CONFIG, br#"{"architectures": ["\u001b[2JOops\n"]}"#)])),
     ];
     insta::assert_snapshot!(messages.join("\n"));
 }
@@ -152,6 +153,18 @@ fn a_truncated_or_hostile_header_is_refused() {
             "a shape that overflows",
             handmade(&format!("{{\"a\":{}}}", tensor("[4294967296,4294967296,2]", 0, 4)), 4),
         ),
+        (
+            "two without elements",
+            handmade(
+                &format!("{{\"a\":{},\"b\":{}}}", tensor("[0]", 0, 0), tensor("[3,0]", 0, 0)),
+                0,
+            ),
+        ),
+        ("one name twice", handmade(&format!("{{\"a\":{0},\"a\":{0}}}", tensor("[1]", 0, 4)), 4)),
+        (
+            "a name that clears the screen",
+            handmade(&format!("{{\"\\u001b[2J\\n\":{}}}", tensor("[1]", 0, 8)), 8),
+        ),
         ("too many tensors", handmade(&format!("{{{}}}", many.join(",")), 0)),
     ];
     let messages: Vec<String> =
@@ -180,14 +193,112 @@ fn tensors_that_do_not_fit_are_named() {
         change(&|tensors| {
             tensors.remove(fc1);
             tensors.get_mut("text_projection.weight").unwrap().0 = Dtype::I8;
-            tensors.insert("text_model.pooler.weight".into(), (Dtype::F16, vec![0]));
+            tensors.insert("text_model.\u{1b}[2J\npooler".into(), (Dtype::F16, vec![1]));
         }),
         change(&|tensors| tensors.retain(|name, _| name.starts_with("text_model.encoder"))),
     ];
     insta::assert_snapshot!(messages.join("\n\n"));
 }
 
+/// Whoever only describes a model is not killed by what others do to its files.
+#[test]
+fn weights_that_change_while_they_are_read_are_told_and_kill_nobody() {
+    let bytes = file(&small());
+    let folder = folder(&[(WEIGHTS, &bytes)]);
+    let path = folder.path().join(WEIGHTS);
+    let open = || ModelFolder::open(folder.path()).unwrap();
+    let told = |model: &ModelFolder| {
+        let told = [model.weights_digest().map(drop), model.require_unchanged()];
+        told.map(|told| matches!(told, Err(ModelError::Changed { .. })))
+    };
+    // Shorter than a page: a mapped byte behind it would be a SIGBUS.
+    let shortened = open();
+    fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    assert_eq!(told(&shortened), [true, true]);
+
+    fs::write(&path, &bytes).unwrap();
+    let rewritten = open();
+    assert_eq!(told(&rewritten), [false, false]);
+    let mut file = fs::File::options().write(true).open(&path).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::io::Write::write_all(&mut file, &bytes[..9]).unwrap();
+    let now = std::time::SystemTime::UNIX_EPOCH;
+    file.set_modified(now).unwrap();
+    // The digest of what was opened is known already; that it changed is found all the same.
+    assert_eq!(told(&rewritten), [false, true]);
+
+    // Another file under the same name is another file: the opened one is as it was.
+    fs::write(&path, &bytes).unwrap();
+    let replaced = open();
+    fs::write(folder.path().join("new"), b"other").unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::rename(folder.path().join("new"), &path).unwrap();
+    assert_eq!(replaced.weights_digest().unwrap(), Digest::of(&bytes));
+}
+
+#[test]
+fn no_file_of_a_folder_leads_out_of_the_roots() {
+    let outside = folder(&[(WEIGHTS, &file(&small()))]);
+    let disk = tempfile::tempdir().unwrap();
+    let root = disk.path().canonicalize().unwrap();
+    fs::create_dir_all(root.join("blobs")).unwrap();
+    let files = Files::beneath(std::slice::from_ref(&root)).unwrap();
+    let told = |name: &str, weights: &Path| {
+        // As caches of model hubs do, a folder of links.
+        let model = root.join(name);
+        fs::create_dir(&model).unwrap();
+        fs::write(model.join(CONFIG), SMALL).unwrap();
+        std::os::unix::fs::symlink(weights, model.join(WEIGHTS)).unwrap();
+        let opened = ModelFolder::open_in(&model, &files).map(drop);
+        opened.map_err(|error| std::error::Error::source(&error).unwrap().to_string())
+    };
+    fs::copy(outside.path().join(WEIGHTS), root.join("blobs/1")).unwrap();
+    assert_eq!(told("absolute", &root.join("blobs/1")), Ok(()));
+    assert_eq!(told("relative", Path::new("../blobs/1")), Ok(()));
+    let refused = Err("it lies outside of the folders that may be read".to_owned());
+    assert_eq!(told("out", &outside.path().join(WEIGHTS)), refused);
+}
+
+/// A header of a few tensors, some of whose claims are wrong.
+fn claims() -> impl Strategy<Value = (String, usize)> {
+    let number = prop_oneof![0_u64..20, Just(u64::MAX), Just(1 << 63), Just(1 << 32)];
+    let shape = proptest::collection::vec(number.clone(), 0..4);
+    let dtype = prop_oneof![Just("F32"), Just("F16"), Just("I64"), Just("F4"), Just("odd")];
+    let name = prop_oneof![Just("a"), Just("b"), Just("__metadata__"), Just("logit_scale")];
+    let tensor = (name, dtype, shape, number.clone(), number);
+    let tensors = proptest::collection::vec(tensor, 0..4);
+    (tensors, 0_usize..64).prop_map(|(tensors, data)| {
+        let tensors = tensors.iter().map(|(name, dtype, shape, start, end)| {
+            format!(
+                r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+            )
+        });
+        let tensors: Vec<String> = tensors.collect();
+        (format!("{{{}}}", tensors.join(",")), data)
+    })
+}
+
 proptest! {
+    /// What is listed lies inside the file, is as long as its shape says, and shares no byte.
+    #[test]
+    fn what_a_header_claims_is_true_or_refused((header, data) in claims()) {
+        let bytes = handmade(&header, data);
+        let folder = folder(&[(WEIGHTS, &bytes)]);
+        let opened = WeightsFile::open(&folder.path().join(WEIGHTS), &Files::anywhere());
+        if let Ok(weights) = opened {
+            let mut total = 0;
+            for (name, listed) in &weights.tensors {
+                let bits = listed.shape.iter().product::<usize>() * listed.dtype.bitsize();
+                prop_assert!(bits > 0, "{name}");
+                if let Some(stored) = weights.tensor(name) {
+                    prop_assert_eq!(stored.bytes.len() * 8, bits);
+                }
+                total += bits / 8;
+            }
+            prop_assert_eq!(8 + header.len() + total, bytes.len());
+        }
+    }
+
     /// Whatever stands in the file, opening answers; it neither panics nor takes long.
     #[test]
     fn damaged_bytes_never_panic(place in 0_usize..9_000, byte: u8, cut in 0_usize..9_000) {

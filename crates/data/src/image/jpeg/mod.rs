@@ -8,7 +8,7 @@
 mod turbo;
 
 use self::turbo::{Colours, Decoder, Outcome};
-use super::{DecodeError, DecodeLimits, Format, RgbImage, check_size, complete};
+use super::{DecodeError, DecodeLimits, Format, RgbImage, check_memory, check_size, complete};
 
 pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, DecodeError> {
     let mut decoder = Decoder::new(limits.scans).map_err(corrupt)?;
@@ -18,8 +18,18 @@ pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, De
         Colours::Rgb => 3,
         Colours::Cmyk => 4,
     };
+    let size = (header.width, header.height);
+    let length = u64::from(header.width) * u64::from(header.height) * channels as u64;
+    check_memory(Format::Jpeg, size, length, limits)?;
+    // The rest is for coefficients, of which a progressive file holds all at once.
+    decoder.limit_memory(limits.memory.as_u64() - length);
     let mut pixels = vec![0; header.width as usize * header.height as usize * channels];
     match decoder.pixels(bytes, header, &mut pixels) {
+        Outcome::Failed(reason) if turbo::is_out_of_memory(&reason) => {
+            let ((width, height), limit) = (size, limits.memory);
+            let format = Format::Jpeg;
+            return Err(DecodeError::TooMuchMemory { format, width, height, limit });
+        }
         Outcome::Warned if !has_end(bytes) => {
             return Err(DecodeError::Truncated { format: Format::Jpeg });
         }
@@ -27,7 +37,7 @@ pub(super) fn decode(bytes: &[u8], limits: &DecodeLimits) -> Result<RgbImage, De
         Outcome::Failed(reason) => return Err(refusal(bytes, reason)),
     }
     if header.colours == Colours::Cmyk {
-        pixels = rgb_of_inverted_cmyk(&pixels);
+        to_rgb_from_inverted_cmyk(&mut pixels);
     }
     complete(Format::Jpeg, header.width, header.height, pixels)
 }
@@ -69,16 +79,20 @@ fn corrupt(reason: String) -> DecodeError {
 
 /// Pillow's conversion: samples are inverted first, then each colour is `(255 - k)` less its share
 /// of `(255 - k)`, with Pillow's rounding of a product over 255.
-fn rgb_of_inverted_cmyk(pixels: &[u8]) -> Vec<u8> {
-    let mut rgb = Vec::with_capacity(pixels.len() / 4 * 3);
-    for &[c, m, y, k] in pixels.as_chunks::<4>().0 {
-        // The file holds 255 - k already.
-        let white = u32::from(k);
-        for inverted in [c, m, y] {
-            let product = (255 - u32::from(inverted)) * white + 128;
-            let share = ((product >> 8) + product) >> 8;
-            rgb.push(u8::try_from(white.saturating_sub(share)).unwrap_or(u8::MAX));
-        }
+fn to_rgb_from_inverted_cmyk(pixels: &mut Vec<u8>) {
+    let count = pixels.len() / 4;
+    for pixel in 0..count {
+        let rgb = match pixels[4 * pixel..4 * pixel + 4] {
+            // The file holds 255 - k already.
+            [c, m, y, k] => [c, m, y].map(|inverted| {
+                let white = u32::from(k);
+                let product = (255 - u32::from(inverted)) * white + 128;
+                let share = ((product >> 8) + product) >> 8;
+                u8::try_from(white.saturating_sub(share)).unwrap_or(u8::MAX)
+            }),
+            _ => unreachable!("a range of four"),
+        };
+        pixels[3 * pixel..3 * pixel + 3].copy_from_slice(&rgb);
     }
-    rgb
+    pixels.truncate(3 * count);
 }

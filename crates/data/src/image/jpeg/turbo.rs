@@ -67,6 +67,15 @@ impl Decoder {
         Ok(decoder)
     }
 
+    /// Most bytes for what is held beside the pixels, in whole MiB and at least one: the library
+    /// takes zero for no limit.
+    pub(super) fn limit_memory(&mut self, bytes: u64) {
+        let mebibytes = c_int::try_from((bytes >> 20).max(1)).unwrap_or(c_int::MAX);
+        let parameter = raw::TJPARAM_TJPARAM_MAXMEMORY.cast_signed();
+        // SAFETY: the handle is live; the library checks parameter and value.
+        unsafe { raw::tj3Set(self.handle, parameter, mebibytes) };
+    }
+
     /// Reads the header; warnings in it are of no interest.
     pub(super) fn header(&mut self, bytes: &[u8]) -> Result<Header, String> {
         // SAFETY: the handle is live, and pointer and length belong to one slice, which the library
@@ -157,6 +166,11 @@ impl Drop for Decoder {
         // SAFETY: the handle is live, and nothing uses it afterwards.
         unsafe { raw::tj3Destroy(self.handle) };
     }
+}
+
+/// Whether the library stopped at [`Decoder::limit_memory`] (`JERR_NO_BACKING_STORE`).
+pub(super) fn is_out_of_memory(reason: &str) -> bool {
+    reason.contains("Memory limit exceeded") || reason.contains("Backing store not supported")
 }
 
 fn length(bytes: &[u8]) -> raw::size_t {
