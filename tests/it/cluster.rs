@@ -235,7 +235,7 @@ fn plaintext_beyond_this_machine_needs_a_word() {
     let refused = home.run(&arguments);
     assert_eq!(refused.code, Some(2), "{refused:#?}");
     assert!(refused.stderr.contains("--insecure-plaintext"), "{refused:#?}");
-    assert!(refused.stderr.contains("TLS"), "{refused:#?}");
+    assert!(refused.stderr.contains("--tls DIR"), "{refused:#?}");
     let wrong = home.write("wrong.yaml", "lissten: 127.0.0.1:0\n");
     let config = home.run(&["coordinator", "--config", wrong.to_str().unwrap()]);
     assert_eq!(config.code, Some(2), "{config:#?}");

@@ -4,6 +4,7 @@
 //! To add an attack, add a line to a section; to add a section, write `fn(&mut Rows)` and name it in
 //! [`SECTIONS`]. `REFUSALS=write` writes the table anew.
 
+mod callers;
 mod datasets;
 mod disks;
 mod evaluations;
@@ -34,6 +35,7 @@ const SECTIONS: &[Section] = &[
     ("Images", images::attack),
     ("Names in reports and on terminals", names::attack),
     ("Paths on a worker", workers::attack),
+    ("Callers without a right", callers::attack),
     ("Messages to a coordinator", messages::attack),
     ("Disks", disks::attack),
     ("Command lines", flags::attack),

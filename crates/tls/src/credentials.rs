@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 
 use crate::{
     FolderError, Identity,
-    folder::{self, CERTIFICATE_FILE, Files, Folder},
+    folder::{self, CERTIFICATE_FILE, Files, Folder, moment},
 };
 
 /// Kubernetes brings a changed secret within a minute or so.
@@ -99,7 +99,8 @@ impl Credentials {
                     told = None;
                     if changed {
                         let loaded = self.current();
-                        tracing::info!(identity = %loaded.identity, until = %loaded.until, "the certificates were renewed");
+                        let until = moment(&loaded.until);
+                        tracing::info!(identity = %loaded.identity, until, "the certificates were renewed");
                         loaded.tell_of_end(&self.folder);
                     }
                 }
@@ -179,7 +180,7 @@ impl Loaded {
     fn tell_of_end(&self, folder: &Path) {
         if self.until - OffsetDateTime::now_utc() < SOON {
             let folder = folder.display();
-            tracing::warn!(%folder, until = %self.until, "the certificate ends soon; renew it");
+            tracing::warn!(%folder, until = %moment(&self.until), "the certificate ends soon; renew it");
         }
     }
 }

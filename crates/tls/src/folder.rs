@@ -72,8 +72,10 @@ pub enum FolderError {
     },
     /// Its time is over, or has not come.
     #[error(
-        "the certificate {path} is valid from {from} until {until} only; renew it (`orchestrator \
-         certs issue`), or set this machine's clock"
+        "the certificate {path} is valid from {} until {} only; renew it (`orchestrator \
+         certs issue`), or set this machine's clock",
+        moment(from),
+        moment(until)
     )]
     Time {
         /// The certificate.
@@ -92,6 +94,13 @@ pub enum FolderError {
         #[source]
         source: rustls::Error,
     },
+}
+
+/// `2027-11-30 12:00 UTC`.
+pub fn moment(at: &OffsetDateTime) -> String {
+    let at = at.to_offset(time::UtcOffset::UTC);
+    let (date, hour, minute) = (at.date(), at.hour(), at.minute());
+    format!("{date} {hour:02}:{minute:02} UTC")
 }
 
 /// What a folder holds, read and looked at.

@@ -28,6 +28,6 @@ pub use accept::{Incoming, Peer, Secured};
 pub use authority::{Authority, AuthorityError, Issued, Validity};
 pub use credentials::Credentials;
 pub use dial::dial;
-pub use folder::{CA_FILE, CERTIFICATE_FILE, FolderError, KEY_FILE};
+pub use folder::{CA_FILE, CERTIFICATE_FILE, FolderError, KEY_FILE, moment};
 pub use identity::{Identity, IdentityError, Role, may_be_of_one};
 pub use trouble::advice;

@@ -132,6 +132,33 @@ async fn whoever_cannot_prove_who_it_is_is_refused_with_advice() {
     assert_eq!(call(&good, "127.0.0.1", port).await.unwrap(), "hello client/good");
 }
 
+/// In TLS 1.3 it is the server's first answer that says so.
+#[tokio::test]
+async fn a_caller_without_a_certificate_is_refused() {
+    use rustls::{ClientConfig, crypto::ring, pki_types::ServerName, version::TLS13};
+    let place = Place::new();
+    let folder = place.good(Role::Coordinator, "c");
+    let port = server(open(&folder)).await;
+    let files = folder::Files::read(&folder).unwrap();
+    let now = time::OffsetDateTime::now_utc();
+    let roots = folder::Folder::of(&folder, &files, now).unwrap().roots;
+    let config = ClientConfig::builder_with_provider(ring::default_provider().into())
+        .with_protocol_versions(&[&TLS13])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut heard = Vec::new();
+    let heard = async {
+        let mut stream = connector.connect(name, stream).await?;
+        stream.read_to_end(&mut heard).await
+    };
+    let error = timeout(PATIENCE, heard).await.expect("an answer").unwrap_err();
+    assert!(advice(&error).unwrap().contains("give one with --tls"), "{error}");
+}
+
 /// A caller that hides its expiry, as one whose clock is wrong: the server judges by its own.
 #[tokio::test]
 async fn an_expired_certificate_is_refused_by_the_server_too() {

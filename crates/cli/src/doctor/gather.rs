@@ -189,7 +189,7 @@ fn tls(path: &Path) -> TlsFolder {
             let left = until.unix_timestamp() - jiff::Timestamp::now().as_second();
             Certificates::Good {
                 identity: credentials.identity().short().to_owned(),
-                until: until.to_string(),
+                until: orchestrator_tls::moment(&until),
                 days: left / SECONDS_A_DAY,
             }
         }
