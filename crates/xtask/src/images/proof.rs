@@ -50,6 +50,7 @@ pub(super) fn run(checkout: &Checkout, built: &Built, work: &Path) -> Result<()>
     let certificates = scene.place.secret("client")?;
     asker.scrape(SERVICE, &certificates)?;
     tell("metrics are told over TLS with the client's certificate, and not without one");
+    scene.doctor()?;
     let mut job = scene.submit("first")?;
     scene.judge(&mut job, "first")?;
     let mut job = scene.submit("second")?;
@@ -211,6 +212,22 @@ impl Scene<'_> {
         spec.arguments =
             arguments.map(|word| word.replace(":7072", &format!(":{health}"))).collect();
         self.start(&spec)
+    }
+
+    /// As `kubectl exec` in a worker's pod.
+    fn doctor(&self) -> Result<()> {
+        let mounts = vec![
+            Mount::Writable(self.place.volume("doctor")?, "/var/cache/orchestrator".into()),
+            Mount::ReadOnly(self.place.secret("worker")?, "/etc/orchestrator/tls".into()),
+        ];
+        let mut spec = self.spec("doctor", &self.built.worker, mounts);
+        spec.arguments = vec!["doctor".into(), "--tls=/etc/orchestrator/tls".into()];
+        let mut doctor = self.start(&spec)?;
+        let status = doctor.wait()?;
+        ensure!(status.success(), "`doctor` ended with {status}\n{}", doctor.log());
+        ensure!(doctor.log().contains("no problems"), "`doctor` finds problems\n{}", doctor.log());
+        tell("`doctor` finds no problem in the worker's image");
+        Ok(())
     }
 
     fn submit(&self, name: &str) -> Result<Container> {
