@@ -206,6 +206,10 @@ fn of_gpu(container: &Value, pod: &Value, found: &mut Findings) {
             list(&pod["tolerations"]).any(|toleration| toleration["key"] == "nvidia.com/gpu"),
             "does not tolerate GPU nodes",
         );
+        found.unless(
+            arguments(container).any(|argument| argument == "--device=gpu"),
+            "would compute on the processor where its GPU cannot be used",
+        );
     }
     let shared = gpus.iter().any(|(name, _)| name.ends_with(".shared"));
     found.unless(
