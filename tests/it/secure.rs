@@ -97,6 +97,10 @@ fn a_run_belongs_to_who_submitted_it() {
     assert_eq!(cancelled.code, Some(0), "{cancelled:#?}");
     let resume = ["resume", run, "--tls", "certs/mallory"];
     assert_eq!(cluster.run(&resume).code, Some(2));
+    // In a worker's place: it is let in, and may not ask who else is there.
+    let doctor = cluster.run(&["doctor", "--tls", "certs/worker"]);
+    assert_eq!(doctor.code, Some(0), "{doctor:#?}");
+    assert!(doctor.stdout.contains("takes this certificate"), "{doctor:#?}");
     // Looking is free.
     assert_eq!(cluster.run(&["status", run, "--tls", "certs/mallory"]).code, Some(0));
     let audit = audit(&cluster);

@@ -90,8 +90,16 @@ pub(crate) struct Coordinator {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reached {
-    Answers { workers: usize, slices: usize },
-    Fails { why: String, advice: Option<String> },
+    Answers {
+        workers: usize,
+        slices: usize,
+    },
+    /// It lets us in, and this certificate may not ask for more.
+    Greets,
+    Fails {
+        why: String,
+        advice: Option<String>,
+    },
 }
 
 /// The folder of certificates that was named.

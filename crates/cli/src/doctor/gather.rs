@@ -12,6 +12,7 @@ use std::{
 };
 
 use orchestrator_host::{cpu_limit, host_memory};
+use orchestrator_proto::RefusalCode;
 use orchestrator_tls::Credentials;
 use orchestrator_types::ByteCount;
 
@@ -164,12 +165,19 @@ fn writable(folder: &Path) -> io::Result<()> {
 fn reach(cluster: &args::Cluster) -> Option<Coordinator> {
     let url = cluster.coordinator.clone().filter(|url| !url.is_empty())?;
     let answer = cluster::target(cluster).and_then(|target| {
-        let ask = |target| cluster::ask(&target, async |it| it.nodes().await.map_err(failed));
+        let ask = |target| {
+            cluster::ask(&target, async |it| match it.nodes().await {
+                // It has answered whether it speaks our protocol; a worker may ask no more.
+                Err(error) if error.refusal.code == RefusalCode::Denied => Ok(None),
+                view => view.map(Some).map_err(failed),
+            })
+        };
         target.map(ask).transpose()
     });
     let reached = match answer {
+        Ok(Some(None)) => Reached::Greets,
         Ok(view) => {
-            let workers = view.unwrap_or_default().workers;
+            let workers = view.flatten().unwrap_or_default().workers;
             Reached::Answers {
                 workers: workers.len(),
                 slices: workers.iter().map(|worker| worker.slices.len()).sum(),

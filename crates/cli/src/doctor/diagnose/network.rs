@@ -44,6 +44,7 @@ pub(crate) fn coordinator(facts: &Facts) -> Option<Finding> {
         Reached::Answers { workers, slices } => {
             Finding::ok(TOPIC, format!("{url} answers: workers {workers}, slices {slices}"))
         }
+        Reached::Greets => Finding::ok(TOPIC, format!("{url} answers, and takes this certificate")),
         Reached::Fails { why, advice } => {
             let usual = "check the address, that the coordinator runs (`orchestrator coordinator`), \
                        and what lies between: firewalls, NetworkPolicy, certificates";

@@ -239,7 +239,7 @@ fn certificates_and_the_coordinator_are_looked_at_if_they_are_named() {
     let tls = |content| Some(TlsFolder { path: path.into(), content });
     let good = |days| Certificates::Good {
         identity: "worker/gpu-7".to_owned(),
-        until: "2027-01-01 0:00:00.0 +00:00:00".to_owned(),
+        until: "2027-01-01 00:00 UTC".to_owned(),
         days,
     };
     let level = |days| {
