@@ -85,6 +85,10 @@ fn needs_root_a_host_that_is_cut_off_is_fenced_and_comes_back() {
         let nodes = cluster.json(&["nodes"]);
         nodes["workers"].as_array().unwrap().len() == 3
     });
+    // Other hosts reach it in plaintext, and whoever looks is told.
+    assert_eq!(cluster.json(&["nodes"])["insecure"], true);
+    let told = cluster.run(&["nodes"]).stderr;
+    assert!(told.contains("was started with --insecure-plaintext"), "{told}");
     for other in &hosts[1..] {
         if *other != worker {
             cluster.terminate_worker(other);
