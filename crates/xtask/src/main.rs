@@ -23,6 +23,7 @@ mod images;
 mod install;
 mod libtorch;
 mod manifests;
+mod packages;
 mod setup;
 mod suite;
 mod supply;

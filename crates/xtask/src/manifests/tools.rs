@@ -1,16 +1,15 @@
 //! The renderers and validators: Python packages with pinned digests, in the cache.
 
-use crate::cache::{self, Lock};
 use crate::checkout::Checkout;
-use crate::setup;
+use crate::{packages, setup};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::{fs, thread};
+use std::thread;
 
 /// Oldest Python that the pinned packages take.
 const PYTHON: (u32, u32) = (3, 11);
@@ -83,9 +82,7 @@ impl Tools {
             );
         }
         let name = format!("manifests-python{}.{}", version.0, version.1);
-        let packages = cache::root()?.join(&name);
-        let _lock = Lock::wait(&cache::root()?.join(name + ".lock"), "another installation")?;
-        install(python, &deploy.join("check/requirements.txt"), &packages)?;
+        let packages = packages::install(python, &name, &deploy.join("check/requirements.txt"))?;
         Ok(Self { python, packages, deploy })
     }
 
@@ -162,29 +159,4 @@ fn python_version(python: &str) -> Result<(u32, u32)> {
     let numbers: Vec<u32> = said.split_whitespace().map_while(|word| word.parse().ok()).collect();
     let [major, minor] = numbers[..] else { bail!("{python} does not tell its version") };
     Ok((major, minor))
-}
-
-/// A stamp, written last, says that a folder is complete and for which requirements.
-fn install(python: &str, requirements: &Path, folder: &Path) -> Result<()> {
-    let wanted = super::read(requirements)?;
-    let stamp = folder.join("requirements");
-    if fs::read_to_string(&stamp).is_ok_and(|found| found == wanted) {
-        return Ok(());
-    }
-    eprintln!("installing validators into {}", folder.display());
-    if folder.exists() {
-        fs::remove_dir_all(folder)
-            .with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    let mut pip = Command::new(python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile"])
-        .args(["--only-binary=:all:", "--require-hashes", "--no-deps", "--target"])
-        .arg(folder)
-        .arg("--requirement")
-        .arg(requirements);
-    let status = pip.status().with_context(|| format!("cannot start {python}"))?;
-    if !status.success() {
-        bail!("pip could not install the validators ({status}); its own message is above");
-    }
-    fs::write(&stamp, wanted).with_context(|| format!("cannot write {}", stamp.display()))
 }
