@@ -102,6 +102,10 @@ fn address(url: &str, certified: bool) -> Result<String, Failure> {
 pub(crate) fn is_local(address: &str) -> bool {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
     let host = rest.split('/').next().unwrap_or_default();
+    // What stands before an `@` is a user, and looks like a host.
+    if host.contains('@') {
+        return false;
+    }
     if let Ok(address) = host.parse::<SocketAddr>() {
         return address.ip().is_loopback();
     }
@@ -137,7 +141,12 @@ mod tests {
         {
             assert!(is_local(address), "{address}");
         }
-        for address in ["http://10.0.0.1:7070", "http://localhost.evil.example:1", "http://h"] {
+        for address in [
+            "http://10.0.0.1:7070",
+            "http://localhost.evil.example:1",
+            "http://h",
+            "http://localhost:x@h:1",
+        ] {
             assert!(!is_local(address), "{address}");
         }
     }

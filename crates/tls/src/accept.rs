@@ -1,13 +1,18 @@
 //! [`Incoming`]: connections whose handshake is over.
 //!
-//! Invariants: a handshake holds up nobody else's, and is over within five seconds; at most 256 are
-//! on their way at once, and 4,096 connections are open: who comes then waits in the kernel's queue.
+//! Invariants:
+//! - a handshake holds up nobody else's, and is over within five seconds; at most 256 are on their way,
+//!   64 of one address, and 4,096 connections are open. Who comes beyond an address's share is dropped;
+//!   beyond the others it waits in the kernel's queue;
+//! - a connection ends after 35 minutes, or with its peer's certificate, whatever its peer does: a
+//!   server asks to connect anew after half an hour, and who is honest has left by then.
 
 use std::{
+    collections::HashMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
 };
@@ -17,17 +22,20 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{sleep, timeout},
+    time::{Sleep, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-use crate::{Credentials, Identity, credentials::Loaded};
+use crate::{Credentials, Identity, credentials::Loaded, identity::time_left};
 
 const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 256;
+const HANDSHAKES_OF_ONE: usize = 64;
 const CONNECTIONS: usize = 4_096;
+/// Longer than servers let connections live that they can end politely.
+const LIFE: Duration = Duration::from_mins(35);
 /// Connections that wait for the server's loop.
 const READY: usize = 64;
 /// After an error of the listener, such as no free file descriptor.
@@ -47,6 +55,7 @@ pub struct Peer {
 pub struct Secured {
     stream: TlsStream<TcpStream>,
     peer: Peer,
+    end: Pin<Box<Sleep>>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -146,6 +155,7 @@ async fn accept(
 ) {
     let places = Arc::new(Semaphore::new(HANDSHAKES));
     let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    let shares = Shares::default();
     // Handshakes end with the listener.
     let mut shaking = tokio::task::JoinSet::new();
     loop {
@@ -160,11 +170,15 @@ async fn accept(
                 continue;
             }
         };
+        let Some(share) = shares.take(address.ip()) else {
+            tracing::debug!(peer = %address, "too many handshakes of one address");
+            continue;
+        };
         let acceptor = TlsAcceptor::from(speech.config(&credentials.current()));
         let ready = ready.clone();
         shaking.spawn(async move {
             let shaken = timeout(HANDSHAKE, shake(acceptor, stream, address, connection)).await;
-            drop(place);
+            drop((place, share));
             match shaken {
                 // The server is gone: so is the connection.
                 Ok(Ok(secured)) => drop(ready.send(secured).await),
@@ -191,7 +205,42 @@ async fn shake(
     let shown = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
     let shown = shown.ok_or_else(|| io::Error::other("no certificate was shown"))?;
     let identity = Identity::of(shown).map_err(io::Error::other)?;
-    Ok(Secured { stream, peer: Peer { address, identity }, _place: place })
+    let end = Box::pin(sleep(LIFE.min(time_left(shown))));
+    Ok(Secured { stream, peer: Peer { address, identity }, end, _place: place })
+}
+
+/// How many handshakes of each address are on their way.
+#[derive(Clone, Debug, Default)]
+struct Shares(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One of them.
+struct Share {
+    shares: Shares,
+    address: IpAddr,
+}
+
+impl Shares {
+    fn take(&self, address: IpAddr) -> Option<Share> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= HANDSHAKES_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        Some(Share { shares: self.clone(), address })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut counts = self.shares.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
 }
 
 impl AsyncRead for Secured {
@@ -200,6 +249,9 @@ impl AsyncRead for Secured {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -231,5 +283,24 @@ impl AsyncWrite for Secured {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_holds_a_share_of_the_handshakes_and_no_more() {
+        let shares = Shares::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        let mut held: Vec<Share> =
+            (0..HANDSHAKES_OF_ONE).map(|_| shares.take(one).unwrap()).collect();
+        assert!(shares.take(one).is_none());
+        assert!(shares.take(other).is_some());
+        held.pop();
+        assert!(shares.take(one).is_some());
+        drop(held);
+        assert!(shares.0.lock().unwrap().is_empty(), "nobody is remembered");
     }
 }

@@ -22,6 +22,8 @@ use crate::{
 
 /// Kubernetes brings a changed secret within a minute or so.
 const LOOK: Duration = Duration::from_secs(5);
+/// How often the end of a certificate is told.
+const LOOKS_A_DAY: u32 = 24 * 60 * 60 / 5;
 /// A certificate that ends sooner is told.
 const SOON: time::Duration = time::Duration::days(7);
 
@@ -82,6 +84,11 @@ impl Credentials {
         self.current().until
     }
 
+    /// Whether nobody believes the certificate any more.
+    pub fn are_over(&self) -> bool {
+        self.until() < OffsetDateTime::now_utc()
+    }
+
     pub(crate) fn current(&self) -> Arc<Loaded> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -90,8 +97,13 @@ impl Credentials {
     /// changes nothing; connections that are open stay as they are.
     pub async fn renew(self) {
         let mut told = None;
+        let mut looks: u32 = 0;
         loop {
             tokio::time::sleep(LOOK).await;
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS_A_DAY) {
+                self.current().tell_of_end(&self.folder);
+            }
             let looked = self.clone();
             let renewed = tokio::task::spawn_blocking(move || looked.look()).await;
             match renewed {
@@ -111,7 +123,10 @@ impl Credentials {
                     }
                     told = Some(text);
                 }
-                Err(_) => return,
+                Err(error) => {
+                    tracing::error!(%error, "certificates are not looked at any more");
+                    return;
+                }
             }
         }
     }
@@ -126,6 +141,12 @@ impl Credentials {
             return Ok(false);
         }
         let loaded = Arc::new(Loaded::of(&self.folder, &files)?);
+        // Sessions belong to who we are, and a coordinator is called as one.
+        let (found, ours) = (loaded.identity.clone(), self.identity());
+        if found != ours {
+            let path = self.folder.join(CERTIFICATE_FILE);
+            return Err(FolderError::OtherIdentity { path, found, ours });
+        }
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = loaded;
         Ok(true)
     }

@@ -85,6 +85,19 @@ pub enum FolderError {
         /// End of its validity.
         until: OffsetDateTime,
     },
+    /// It is somebody else's now.
+    #[error(
+        "the certificate {path} is that of {found} now, and this is {ours}; start it anew to become \
+         {found}, or put {ours}'s certificate there"
+    )]
+    OtherIdentity {
+        /// The certificate.
+        path: PathBuf,
+        /// Whose it is.
+        found: Identity,
+        /// Who we are.
+        ours: Identity,
+    },
     /// Key and certificate are not a pair, or of a kind that TLS 1.3 does not know.
     #[error("{path} and its key cannot be used together")]
     Pair {

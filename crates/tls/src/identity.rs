@@ -4,7 +4,7 @@
 //!
 //! A renewed certificate keeps its identity, so sessions and runs are bound to it and not to a key.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use orchestrator_types::SessionId;
 use rustls::pki_types::CertificateDer;
@@ -168,6 +168,13 @@ impl fmt::Display for Identity {
 /// nothing.
 pub fn may_be_of_one(one: &SessionId, other: &SessionId) -> bool {
     mark_of(one).zip(mark_of(other)).is_none_or(|(one, other)| one == other)
+}
+
+/// For how long a certificate still holds.
+pub(crate) fn time_left(certificate: &CertificateDer<'_>) -> Duration {
+    let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Duration::ZERO };
+    let left = read.validity().time_to_expiration();
+    left.and_then(|left| left.try_into().ok()).unwrap_or_default()
 }
 
 fn mark_of(session: &SessionId) -> Option<&str> {

@@ -159,6 +159,30 @@ async fn a_caller_without_a_certificate_is_refused() {
     assert!(advice(&error).unwrap().contains("give one with --tls"), "{error}");
 }
 
+/// It does not outlive its certificate, however busy or silent it is.
+#[tokio::test]
+async fn a_connection_ends_with_its_certificate() {
+    let place = Place::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let credentials = open(&place.good(Role::Coordinator, "c"));
+    let mut incoming = Incoming::grpc(listener, credentials).unwrap();
+    let port = incoming.address().port();
+    let (from, now) = (Validity::days(1).from, time::OffsetDateTime::now_utc());
+    let soon = Validity { from, until: now + Duration::from_secs(3) };
+    let brief = open(&place.issue(Role::Client, "brief", &[], soon));
+    let Dial::With(dial) = dial(brief) else { unreachable!("it is made so") };
+    let dialling = dial(format!("https://127.0.0.1:{port}").parse().unwrap());
+    let serving = async {
+        let mut secured = incoming.next().await.unwrap();
+        secured.write_all(b"hello").await.unwrap();
+        secured.read(&mut [0; 8]).await
+    };
+    let both = async { tokio::join!(dialling, serving) };
+    let (stream, read) = timeout(PATIENCE, both).await.expect("it ends by itself");
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    drop(stream);
+}
+
 /// A caller that hides its expiry, as one whose clock is wrong: the server judges by its own.
 #[tokio::test]
 async fn an_expired_certificate_is_refused_by_the_server_too() {
@@ -218,6 +242,19 @@ async fn renewed_certificates_are_used_and_bad_ones_are_not() {
     assert!(call(&client, "127.0.0.1", port).await.is_err());
     let renewed = open(&next.good(Role::Client, "b"));
     assert_eq!(call(&renewed, "127.0.0.1", port).await.unwrap(), "hello client/b");
+
+    // Somebody else's certificate, from the same authority.
+    let stranger = next.good(Role::Client, "stranger");
+    let own = tempfile::tempdir().unwrap();
+    for file in [CERTIFICATE_FILE, KEY_FILE] {
+        std::fs::copy(folder.join(file), own.path().join(file)).unwrap();
+        std::fs::copy(stranger.join(file), folder.join(file)).unwrap();
+    }
+    assert!(matches!(credentials.look(), Err(FolderError::OtherIdentity { .. })));
+    for file in [CERTIFICATE_FILE, KEY_FILE] {
+        std::fs::copy(own.path().join(file), folder.join(file)).unwrap();
+    }
+    assert!(!credentials.look().unwrap());
 
     // Half a change, and nonsense: the last good one stays.
     std::fs::write(folder.join(KEY_FILE), "no key").unwrap();
