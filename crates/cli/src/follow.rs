@@ -1,5 +1,7 @@
 //! Follows a run to its end and tells the user what matters on the way.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Context as _;
 use orchestrator_proto::v1::{
     self, RunEvent, WatchRequest, coordinator_client::CoordinatorClient, run_event::Kind,
@@ -26,15 +28,25 @@ pub(crate) async fn follow(
 ) -> anyhow::Result<RunState> {
     let mut follower = Follower { display: Display::new(), after, quarantined: 0, abandoned: 0 };
     loop {
+        let since = Instant::now();
         match follower.listen(client, run, reconnect).await {
-            Ok(end) => {
+            Ok(Some(end)) => {
                 follower.finish();
                 return Ok(end);
+            }
+            // A turn is over: streams live no longer than their connections may.
+            Ok(None) if since.elapsed() > SHORTEST_TURN => {}
+            Ok(None) => {
+                let error = CallError::cut_off(run).into();
+                reconnect.wait(error, |line| follower.display.say(line)).await?;
             }
             Err(error) => reconnect.wait(error, |line| follower.display.say(line)).await?,
         }
     }
 }
+
+/// A stream that ends sooner was cut off.
+const SHORTEST_TURN: Duration = Duration::from_secs(10);
 
 struct Follower {
     display: Display,
@@ -45,24 +57,24 @@ struct Follower {
 }
 
 impl Follower {
-    /// Hears one stream of events to the end of the run.
+    /// Hears one stream of events, to the end of the run or of the stream.
     async fn listen(
         &mut self,
         client: &mut CoordinatorClient<Channel>,
         run: &RunId,
         reconnect: &mut Reconnect,
-    ) -> anyhow::Result<RunState> {
+    ) -> anyhow::Result<Option<RunState>> {
         let what = "failed to follow the run";
         let request = WatchRequest { run: run.to_string(), after: self.after };
         let mut events =
             within(async || client.watch(request.clone()).await).await.context(what)?;
         loop {
             let event = events.message().await.map_err(CallError::from).context(what)?;
-            let Some(event) = event else { return Err(CallError::cut_off(run).into()) };
+            let Some(event) = event else { return Ok(None) };
             reconnect.reached(|line| self.display.say(line));
             self.after = self.after.max(event.sequence);
             if let Some(end) = self.take(event)? {
-                return Ok(end);
+                return Ok(Some(end));
             }
         }
     }

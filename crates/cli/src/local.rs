@@ -98,6 +98,10 @@ fn several(devices: &[DeviceChoice]) -> Result<Chosen, Failure> {
             return Err(Failure::usage(anyhow!(message)));
         }
         let Chosen { gpus, warnings } = devices::choose(device)?;
+        if let Some(twice) = gpus.iter().find(|gpu| all.gpus.iter().any(|old| old.id == gpu.id)) {
+            let message = format!("several `--device` name {}; name each GPU once", twice.id);
+            return Err(Failure::usage(anyhow!(message)));
+        }
         all.gpus.extend(gpus);
         all.warnings.extend(warnings);
     }

@@ -105,7 +105,11 @@ impl Book {
             fs::rename(&self.path, &self.older)?;
             *open = (append(&self.path)?, 0);
         }
-        open.0.write_all(line)?;
+        if let Err(error) = open.0.write_all(line) {
+            // What was written of it must not swallow the next one.
+            drop(open.0.write_all(b"\n"));
+            return Err(error);
+        }
         open.1 += line.len() as u64;
         Ok(())
     }

@@ -255,6 +255,11 @@ impl Driver {
                 self.outbox.reply(reply, answer);
                 Ok(())
             }
+            Request::MayChange(run, by, reply) => {
+                let answer = self.may_change(&run, &by)?;
+                self.outbox.reply(reply, answer);
+                Ok(())
+            }
             Request::Resume(call, reply) => {
                 let answer = self.resume(&call)?;
                 self.outbox.reply(reply, answer);

@@ -11,7 +11,7 @@ use orchestrator_proto::{
 };
 use orchestrator_run::{Blob, UnitResult};
 use orchestrator_types::{
-    Digest, FailureClass, FencingToken, RunId, UnitId,
+    Digest, FailureClass, FencingToken, RunId, SessionId, UnitId,
     planted::{Bug, is_planted},
     wording::{one_line, told},
 };
@@ -111,6 +111,14 @@ impl v1::coordinator_server::Coordinator for Handlers {
     async fn resume(&self, request: Request<v1::ResumeRequest>) -> Answer<v1::ResumeReply> {
         let by = Caller::of(&request);
         let run: RunId = name(&request.into_inner().run)?;
+        let (asked, caller) = (run.clone(), by.clone());
+        // Before anything is read for somebody who may not ask for it.
+        let ask = |reply| driver::Request::MayChange(asked, caller, reply);
+        let allowed = self.driver.ask(CONTROL_TIMEOUT, ask).await;
+        if allowed.is_err() {
+            self.audit.note(&by, "resume", &format!("run {run}"), &allowed).await;
+        }
+        allowed?;
         // The driver judges the slices: a run of which nothing is open needs none.
         let wait = self.slice_wait + CONTROL_TIMEOUT;
         drop(self.driver.ask(wait, driver::Request::Inventory).await);
@@ -151,7 +159,9 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Answer<v1::RegisterReply> {
         let caller = Caller::of(&request);
-        let worker = self.registration(request.into_inner(), &caller)?;
+        let request = request.into_inner();
+        let session = self.session(&caller, "register", &request.session).await;
+        let worker = self.registration(request, session, &caller)?;
         let protocol = PROTOCOL_VERSION;
         let subject = format!("worker {}, session {}", worker.node, worker.session);
         let ask = |reply| driver::Request::Register(worker, reply);
@@ -173,7 +183,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
             done,
             total,
         };
-        let session = caller.session(&session)?;
+        let session = self.session(&caller, "heartbeat", &session).await?;
         let attempts = attempts.into_iter().map(report).collect();
         let ask = |reply| driver::Request::Heartbeat(session, attempts, reply);
         let revoked = self.driver.ask(CONTROL_TIMEOUT, ask).await?;
@@ -185,7 +195,8 @@ impl v1::coordinator_server::Coordinator for Handlers {
         let caller = Caller::of(&request);
         let v1::LeaseRequest { session, slice, request_id, wait_ms, count } = request.into_inner();
         let wait_ms = wait_ms.min(LONGEST_WAIT_MS).into();
-        let (session, slice) = (caller.session(&session)?, name(&slice)?);
+        let session = self.session(&caller, "lease", &session).await?;
+        let slice = name(&slice)?;
         let count = count.min(MOST_LEASES);
         let call = LeaseCall { session, slice, request_id, wait_ms, count };
         let ask = |reply| driver::Request::Lease(call, reply);
@@ -214,7 +225,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
     async fn commit(&self, request: Request<v1::CommitRequest>) -> Answer<v1::CommitReply> {
         let caller = Caller::of(&request);
         let v1::CommitRequest { session, finished } = request.into_inner();
-        let session = caller.session(&session)?;
+        let session = self.session(&caller, "commit", &session).await?;
         // One wrong result does not hold up the others.
         let mut read = Vec::with_capacity(finished.len());
         for one in finished.into_iter().map(read_finished) {
@@ -236,7 +247,7 @@ impl v1::coordinator_server::Coordinator for Handlers {
     async fn goodbye(&self, request: Request<v1::GoodbyeRequest>) -> Answer<v1::GoodbyeReply> {
         let caller = Caller::of(&request);
         let v1::GoodbyeRequest { session, reason } = request.into_inner();
-        let session = caller.session(&session)?;
+        let session = self.session(&caller, "goodbye", &session).await?;
         let subject = format!("session {session}");
         let ask = |reply| driver::Request::Goodbye(session, reason, reply);
         let left = self.driver.ask(CONTROL_TIMEOUT, ask).await;
@@ -247,7 +258,9 @@ impl v1::coordinator_server::Coordinator for Handlers {
 
     async fn fail(&self, request: Request<v1::FailRequest>) -> Answer<v1::FailReply> {
         let caller = Caller::of(&request);
-        let failed = failed(request.into_inner(), &caller)?;
+        let request = request.into_inner();
+        let session = self.session(&caller, "fail", &request.session).await?;
+        let failed = failed(request, session)?;
         let ask = |reply| driver::Request::Fail(failed, reply);
         self.driver.ask(CONTROL_TIMEOUT, ask).await?;
         Ok(Response::new(v1::FailReply {}))
@@ -263,6 +276,20 @@ impl v1::coordinator_server::Coordinator for Handlers {
 }
 
 impl Handlers {
+    /// A session that the caller names; that of somebody else is refused, and noted.
+    async fn session(
+        &self,
+        caller: &Caller,
+        call: &'static str,
+        text: &str,
+    ) -> Result<SessionId, Refusal> {
+        let session = caller.session(text);
+        if let Err(Refusal { code: RefusalCode::Denied, .. }) = &session {
+            self.audit.note(caller, call, "a session of somebody else", &session).await;
+        }
+        session
+    }
+
     /// Plans, stores and starts a run.
     async fn submitted(
         &self,
@@ -287,6 +314,7 @@ impl Handlers {
     fn registration(
         &self,
         request: v1::RegisterRequest,
+        session: Result<SessionId, Refusal>,
         caller: &Caller,
     ) -> Result<Registration, Refusal> {
         let v1::RegisterRequest {
@@ -296,7 +324,7 @@ impl Handlers {
             node,
             slices,
             libtorch,
-            session,
+            session: _,
             held,
             withdrawn,
         } = request;
@@ -332,7 +360,8 @@ impl Handlers {
             Some((slice?.offer(node.clone()).ok()?, reason))
         });
         let withdrawn = withdrawn.collect();
-        let (session, identity) = (caller.session(&session)?, caller.name());
+        // Last: a worker of another release shall hear that, whatever its sessions are called.
+        let (session, identity) = (session?, caller.name());
         Ok(Registration { session, identity, node, slices, libtorch, held, withdrawn })
     }
 
@@ -396,13 +425,13 @@ fn answer(outcome: CommitOutcome) -> v1::CommitAnswer {
     v1::CommitAnswer { outcome: outcome.into(), problem }
 }
 
-fn failed(request: v1::FailRequest, caller: &Caller) -> Result<FailedUnit, Refusal> {
-    let v1::FailRequest { session, run, unit: _, token, failure } = request;
+fn failed(request: v1::FailRequest, session: SessionId) -> Result<FailedUnit, Refusal> {
+    let v1::FailRequest { session: _, run, unit: _, token, failure } = request;
     let missing = || Refusal::new(RefusalCode::Invalid, "a failure needs a class and a message");
     let v1::Failure { class, message } = failure.ok_or_else(missing)?;
     let class = v1::FailureClass::try_from(class).map_err(|_| missing())?;
     Ok(FailedUnit {
-        session: caller.session(&session)?,
+        session,
         run: name(&run)?,
         token: FencingToken(token),
         class: FailureClass::try_from(class)?,

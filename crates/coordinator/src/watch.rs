@@ -3,11 +3,14 @@
 //! Subscribing comes before reading, so nothing falls between the two; sequences tell what was
 //! sent already; a watcher that is too slow for the live channel reads the store again.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{Blocking, Refusal, RefusalCode, v1};
 use orchestrator_types::RunId;
-use tokio::sync::{broadcast, mpsc};
+use tokio::{
+    sync::{broadcast, mpsc},
+    time::timeout,
+};
 use tonic::Status;
 
 use crate::{
@@ -45,15 +48,19 @@ pub(crate) struct Watcher {
     pub blocking: Blocking,
 }
 
+/// A watcher asks again after this, so that no stream outlives the connection that carries it.
+const TURN: Duration = Duration::from_mins(25);
+
 /// The watcher has gone away, or everything was told.
 struct Done;
 
 impl Watcher {
-    /// Tells everything until the run has ended, the watcher goes away, or the coordinator ends;
-    /// if that is a failure, it is told too.
+    /// Tells everything until the run has ended, the watcher goes away, its turn is over, or the
+    /// coordinator ends; if that is a failure, it is told too.
     pub(crate) async fn work_until(self, life: Life) {
         let sender = self.sender.clone();
-        let told = life.stop().run_until_cancelled(self.work()).await;
+        let turn = timeout(TURN, self.work());
+        let told = life.stop().run_until_cancelled(turn).await;
         if let (None, Some(refusal)) = (told, life.refusal()) {
             // A watcher that has gone away needs no reason.
             drop(sender.send(Err(refusal.into())).await);

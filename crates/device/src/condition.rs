@@ -161,6 +161,13 @@ pub enum Query {
 }
 
 impl Condition {
+    /// Whether NVML has told nothing of any GPU, so that CUDA may be asked instead.
+    pub const fn tells_nothing(&self) -> bool {
+        matches!(self, Self::NoNvml(_) | Self::NoListing | Self::NoGpu | Self::Nameless { .. })
+    }
+}
+
+impl Condition {
     /// The condition behind a question without an answer.
     pub(crate) fn of(query: Query, device: &DeviceId, error: NvmlError) -> Self {
         let device = device.clone();

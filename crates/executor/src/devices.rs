@@ -82,7 +82,9 @@ fn answer(found: Found, cuda: Result<u32, NoCuda>, variable: Variable<'_>, ask: 
     let Found { mut gpus, warnings, old_driver, .. } = found;
     let count = *cuda.as_ref().unwrap_or(&0);
     let named = named(variable("CUDA_VISIBLE_DEVICES").as_deref(), count);
-    let by_cuda = gpus.is_empty() && !named.is_empty();
+    // Where NVML tells of GPUs, what was left out was left out for a reason.
+    let told_nothing = warnings.iter().any(Condition::tells_nothing);
+    let by_cuda = gpus.is_empty() && told_nothing && !named.is_empty();
     let mut warnings: Vec<String> = warnings
         .into_iter()
         .map(|condition| match condition {
@@ -90,7 +92,7 @@ fn answer(found: Found, cuda: Result<u32, NoCuda>, variable: Variable<'_>, ask: 
             condition => told(condition),
         })
         .collect();
-    if gpus.is_empty() && count > 0 {
+    if gpus.is_empty() && told_nothing && count > 0 {
         if named.is_empty() {
             warnings.push(format!(
                 "CUDA shows {count} GPUs and nothing tells their UUIDs; name them, as `nvidia-smi \

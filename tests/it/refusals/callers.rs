@@ -210,6 +210,15 @@ fn as_a_worker(rows: &mut Rows, cluster: &Cluster) {
         let named = mallory.register(register(&own)).await;
         refused("another worker's name", "`Register` as `a`", &error_of(named));
         let nobody = v1::HeartbeatRequest { session: "s".to_owned(), attempts: Vec::new() };
+        let audit = std::fs::read_to_string(cluster.state().join("audit.jsonl")).unwrap();
+        for call in ["heartbeat", "lease", "commit", "fail", "goodbye", "register"] {
+            let noted = |line: &str| {
+                line.contains("worker/mallory")
+                    && line.contains(&format!("\"call\":\"{call}\""))
+                    && line.contains("is not one of")
+            };
+            assert!(audit.lines().any(noted), "{call} is not noted:\n{audit}");
+        }
         refused("session of nobody", "`Heartbeat`", &error_of(mallory.heartbeat(nobody).await));
     });
 }

@@ -8,10 +8,7 @@ use orchestrator_proto::v1::{ResumeReply, ResumeRequest, SubmitRequest};
 use orchestrator_report::{json, text};
 use orchestrator_types::RunId;
 
-use super::{
-    CallError, Cluster, failed,
-    reconnect::{Reconnect, is_broken},
-};
+use super::{CallError, Cluster, failed, reconnect::Reconnect};
 use crate::{
     args,
     devices::DeviceChoice,
@@ -165,10 +162,10 @@ async fn look(
     }
 }
 
-/// A run whose coordinator stayed away.
+/// A run whose coordinator stayed away. It was taken in, so whoever submits again for want of a
+/// coordinator would have it run twice: that is another exit code.
 fn lost(error: anyhow::Error) -> Failure {
-    let exit = if is_broken(&error) { Exit::Unreachable } else { Exit::Internal };
-    Failure::new(exit, error)
+    Failure::new(Exit::Internal, error)
 }
 
 async fn print_report(

@@ -26,6 +26,8 @@ const HTTP: &str = "127.0.0.1:7071";
 const LEASE: Duration = Duration::from_secs(30);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const NO_WORKER: Duration = Duration::from_mins(10);
+/// How often the end of the certificate is looked for.
+const LOOK: Duration = Duration::from_secs(30);
 const STRAGGLER: Duration = Duration::from_secs(30);
 /// Callers behind a balancer spread anew this often.
 const CONNECTION_AGE: Duration = Duration::from_mins(30);
@@ -138,7 +140,12 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         continue_interrupted: true,
         ..Config::local(settings.state.clone())
     };
-    let coordinator = Coordinator::start(config).await.map_err(not_started)?;
+    let started = tokio::select! {
+        started = Coordinator::start(config) => started,
+        // What it reads at the start, it reads again.
+        () = stop.asked() => return Ok(Exit::Cancelled),
+    };
+    let coordinator = started.map_err(not_started)?;
     let http = coordinator.http().map(|http| {
         let open = http.ip().is_loopback() || scheme == "http";
         format!(", {}://{http}", if open { "http" } else { scheme })
@@ -153,6 +160,7 @@ async fn work(settings: Settings) -> Result<Exit, Failure> {
         settings.state.display()
     ));
     let ended = tokio::select! {
+        () = tell(health.as_ref(), settings.guard.tls()) => unreachable!("it is told for ever"),
         ended = coordinator.ended() => ended.map_err(Failure::internal),
         () = stop.asked() => {
             say("stopping; every run is kept, and goes on when the coordinator is started again");
@@ -177,6 +185,15 @@ pub(super) async fn health(address: Option<SocketAddr>) -> Result<Option<Health>
     let health = health.map_err(Failure::usage)?;
     say(format_args!("health on {}", health.address()));
     Ok(Some(health))
+}
+
+/// Tells probes for ever whether anybody can still believe us.
+async fn tell(health: Option<&Health>, tls: Option<&Tls>) {
+    let Some((health, tls)) = health.zip(tls) else { return std::future::pending().await };
+    loop {
+        health.set_ready(!tls.credentials.are_over()).await;
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 fn not_started(error: StartError) -> Failure {

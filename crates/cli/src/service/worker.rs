@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, process, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use orchestrator_plan::Inventory;
 use orchestrator_proto::{Blocking, Health};
 use orchestrator_tls::{Credentials, Role};
 use orchestrator_types::{ByteCount, DeviceId, NodeName, SessionId};
@@ -55,17 +56,33 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
             "warning: --insecure-plaintext: what this worker and its coordinator say is not encrypted",
         );
     }
-    let wish = Wish {
-        slices: settings.slices,
-        devices: &settings.devices,
-        node: settings.name.clone(),
-        quota: settings.quota,
-    };
-    let local::Machine { inventory, reasons, .. } = local::offered(&wish)?;
-    reasons.iter().for_each(say);
+    runtime::run(async {
+        // As the first process of a container it would not even hear a signal that nobody awaits.
+        let mut stop = Interrupt::new()?;
+        let (slices, quota) = (settings.slices, settings.quota);
+        let (devices, node) = (settings.devices.clone(), settings.name.clone());
+        let offered = tokio::task::spawn_blocking(move || {
+            local::offered(&Wish { slices, devices: &devices, node, quota })
+        });
+        let machine = tokio::select! {
+            offered = offered => offered.context("looking at the devices failed")??,
+            () = stop.asked() => return Ok(Exit::Cancelled),
+        };
+        machine.reasons.iter().for_each(say);
+        let (tls, health) = (tls_of(&settings), settings.health);
+        let config = config(settings, machine.inventory)?;
+        work(config, tls, health, stop).await
+    })
+}
+
+fn tls_of(settings: &Settings) -> Option<Credentials> {
+    settings.coordinator.tls.as_ref().map(|tls| tls.credentials.clone())
+}
+
+fn config(settings: Settings, inventory: Inventory) -> Result<Config, Failure> {
     let fresh: String = state::fresh_name::<SessionId>()?.into();
-    let tls = settings.coordinator.tls.as_ref().map(|tls| tls.credentials.clone());
-    let config = Config {
+    let tls = tls_of(&settings);
+    Ok(Config {
         dial: settings.coordinator.dial(),
         session: match &tls {
             Some(tls) => tls.identity().session(&fresh),
@@ -82,8 +99,7 @@ pub(crate) fn serve(arguments: service::Worker, verbose: u8) -> Result<Exit, Fai
         data: settings.data,
         build: orchestrator_proto::BUILD.to_owned(),
         limits: Limits { grace: settings.grace, ..Limits::default() },
-    };
-    runtime::run(work(config, tls, settings.health))
+    })
 }
 
 fn merged(arguments: service::Worker, file: WorkerFile) -> Result<Settings, Failure> {
@@ -138,8 +154,8 @@ async fn work(
     config: Config,
     tls: Option<Credentials>,
     health: Option<SocketAddr>,
+    mut stop: Interrupt,
 ) -> Result<Exit, Failure> {
-    let mut stop = Interrupt::new()?;
     let health = super::coordinator::health(health).await?;
     let renewing = tls.map(|tls| AbortOnDropHandle::new(tokio::spawn(tls.renew())));
     if let Err(error) = orchestrator_worker::adopt_orphans() {

@@ -36,6 +36,8 @@ pub(crate) enum Request {
     /// Everything as it stands, for people who look.
     Snapshot(Reply<Snapshot>),
     Submit(Box<Submitted>, Reply<(RunId, u32)>),
+    /// Whether this caller may end or continue a run.
+    MayChange(RunId, Caller, Reply<()>),
     Resume(Resumption, Reply<Resumed>),
     /// A run ends because of this caller.
     Cancel(RunId, Caller, Reply<()>),

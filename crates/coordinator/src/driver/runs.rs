@@ -97,7 +97,11 @@ impl Driver {
     }
 
     /// Whether this caller may end or continue the run, if there is one.
-    fn may_change(&self, run: &RunId, by: &Caller) -> Result<Result<(), Refusal>, StoreError> {
+    pub(super) fn may_change(
+        &self,
+        run: &RunId,
+        by: &Caller,
+    ) -> Result<Result<(), Refusal>, StoreError> {
         if self.store.run_state(run)?.is_none() {
             return Ok(Ok(()));
         }

@@ -163,11 +163,11 @@ impl Reading<'_> {
                 self.samples.push(Sample { id: SampleId(id), path, bytes, label: None });
                 self.captions.push(texts);
             }
-            Ok(_) => self.refuse(line, format!("`{id}` is not a file")),
-            // Of what lies elsewhere nothing is told, not even that it is not there.
-            Err(_) if !self.files.admits(&path) => {
+            // Of what lies elsewhere nothing is told: not what it is, nor that it is not there.
+            Ok(_) | Err(_) if !self.files.admits(&path) => {
                 self.refuse(line, format!("`{id}` lies outside of the folders that may be read"));
             }
+            Ok(_) => self.refuse(line, format!("`{id}` is not a file")),
             Err(error) => self.refuse(
                 line,
                 format!("cannot read `{id}` ({error}); paths start at the captions file's folder"),

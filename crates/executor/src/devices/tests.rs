@@ -70,6 +70,20 @@ fn without_nvml_cuda_is_asked_for_devices_named_by_uuid() {
     assert!(warnings(&value["devices"][1]).contains("is not told: lost; "), "{value}");
 }
 
+/// CUDA's own list brings back nothing that was left out because NVML told why.
+#[test]
+fn what_nvml_leaves_out_for_a_reason_stays_out() {
+    let gpu: DeviceId = GPU.parse().unwrap();
+    let others = Condition::NotGiven { devices: vec![gpu.clone()] };
+    let divided = Condition::MaybeDivided { gpu, source: NvmlError::NoDriver };
+    for condition in [others, divided] {
+        let found = Found { warnings: vec![condition], ..Found::default() };
+        let value = asked(found, Ok(1), Some(GPU));
+        assert_eq!(value["devices"], json!([]), "{value}");
+        assert_eq!(value["warnings"].as_array().unwrap().len(), 1, "{value}");
+    }
+}
+
 #[test]
 fn without_nvml_and_uuids_what_is_missing_is_told() {
     for visible in [None, Some("0"), Some(""), Some("cpu")] {
