@@ -89,10 +89,11 @@ pub(crate) enum Given {
 impl Given {
     pub(crate) fn parse(variable: Option<&str>) -> Self {
         let entries = variable.unwrap_or_default().split(',').map(str::trim);
+        let entries = entries.filter(|entry| !entry.is_empty());
         let uuid = |entry: &str| entry.parse().ok().filter(|device| *device != DeviceId::Cpu);
-        match entries.map(uuid).collect() {
-            Some(devices) => Self::These(devices),
-            None => Self::AllSeen,
+        match entries.map(uuid).collect::<Option<Vec<_>>>() {
+            Some(devices) if !devices.is_empty() => Self::These(devices),
+            _ => Self::AllSeen,
         }
     }
 
@@ -276,6 +277,7 @@ mod tests {
             "GPU-aa11, MIG-1111, MIG-2222 are left alone: NVIDIA_VISIBLE_DEVICES gives this container \
              others"
         );
+        assert_eq!(keep(Some("GPU-aa22,")).0, "GPU-aa22", "a comma too many gives no more");
         assert_eq!(keep(Some("MIG-2222")).0, "MIG-2222");
         assert_eq!(keep(Some("MIG-GPU-bb33/7/0")).0, "MIG-1111", "its older name");
         assert_eq!(keep(Some("GPU-bb33")).0, "MIG-1111 MIG-2222", "a divided GPU is its instances");

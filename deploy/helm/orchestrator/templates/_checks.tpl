@@ -24,6 +24,9 @@
 {{- if and $v.tls.enabled $v.insecurePlaintext -}}
 {{- $wrong = append $wrong "insecurePlaintext is true and TLS is on: set tls.enabled: false too, or leave insecurePlaintext out" -}}
 {{- end -}}
+{{- if and $v.coordinator.blobs $v.networkPolicy.enabled (not $v.networkPolicy.coordinatorEgress) -}}
+{{- $wrong = append $wrong "coordinator.blobs is set and networkPolicy.coordinatorEgress is empty: the coordinator could not reach the bucket. Add a rule that lets it out, or switch the policies off" -}}
+{{- end -}}
 {{- if and (not $v.tls.enabled) $v.tls.certManager.enabled -}}
 {{- $wrong = append $wrong "tls.certManager.enabled is true and TLS is off: set tls.enabled: true, or leave cert-manager out" -}}
 {{- end -}}
