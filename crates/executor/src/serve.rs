@@ -1,8 +1,12 @@
 //! The service on its socket, from start to end.
 
 use std::{
-    fs, io,
+    fs,
+    future::poll_fn,
+    io,
     path::{Path, PathBuf},
+    pin::pin,
+    task::Poll,
     thread,
     time::{Duration, Instant},
 };
@@ -73,9 +77,15 @@ pub fn serve(
         .enable_all()
         .build()
         .map_err(set_up("the runtime"))?;
-    let served = runtime.block_on(async {
+    let served: Result<(), ServeError> = runtime.block_on(async {
+        // Who sees the socket may send signals at once: from its first poll on, `end` hears them.
+        let mut end = pin!(end);
+        let over = poll_fn(|context| Poll::Ready(end.as_mut().poll(context).is_ready())).await;
         let listen = |source| ServeError::Listen { socket: socket.to_owned(), source };
         let listener = UnixListener::bind(socket).map_err(listen)?;
+        if over {
+            return Ok(());
+        }
         info!(socket = %socket.display(), build, "ready");
         let service = ExecutorServer::new(Service { build, jobs })
             .max_decoding_message_size(MESSAGE_LIMIT_BYTES)
@@ -84,7 +94,7 @@ pub fn serve(
         let serving = server().add_service(service).serve_with_incoming(connections);
         tokio::select! {
             served = serving => served.map_err(ServeError::from),
-            () = end => Ok(()),
+            () = &mut end => Ok(()),
         }
     });
     // Ends every stream, and with it the attempt at hand.
