@@ -15,7 +15,7 @@ use tokio::{
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 struct Place {
     folder: tempfile::TempDir,
@@ -168,7 +168,7 @@ async fn a_connection_ends_with_its_certificate() {
     let mut incoming = Incoming::grpc(listener, credentials).unwrap();
     let port = incoming.address().port();
     let (from, now) = (Validity::days(1).from, time::OffsetDateTime::now_utc());
-    let soon = Validity { from, until: now + Duration::from_secs(3) };
+    let soon = Validity { from, until: now + Duration::from_secs(8) };
     let brief = open(&place.issue(Role::Client, "brief", &[], soon));
     let Dial::With(dial) = dial(brief) else { unreachable!("it is made so") };
     let dialling = dial(format!("https://127.0.0.1:{port}").parse().unwrap());
@@ -191,11 +191,11 @@ async fn an_expired_certificate_is_refused_by_the_server_too() {
     let now = Validity::days(1);
     let soon = Validity {
         from: now.from,
-        until: time::OffsetDateTime::now_utc() + Duration::from_secs(2),
+        until: time::OffsetDateTime::now_utc() + Duration::from_secs(8),
     };
     let brief = open(&place.issue(Role::Client, "brief", &[], soon));
     assert!(call(&brief, "127.0.0.1", port).await.is_ok());
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(Duration::from_secs(9)).await;
     let error = call(&brief, "127.0.0.1", port).await.unwrap_err();
     assert!(advice(&error).unwrap().contains("expired"), "{error}");
 }
