@@ -73,10 +73,11 @@ impl Audit {
         let refused = outcome.as_ref().err().map(|refusal| refusal.message.as_str());
         let who = caller.name();
         let (name, address) = (who.as_deref().unwrap_or("anybody"), caller.address());
+        let from = address.map(tracing::field::display);
         match refused {
-            None => tracing::info!(target: "audit", who = name, ?address, subject, "{call}"),
+            None => tracing::info!(target: "audit", who = name, from, subject, "{call}"),
             Some(why) => {
-                tracing::warn!(target: "audit", who = name, ?address, subject, why, "{call} refused");
+                tracing::warn!(target: "audit", who = name, from, subject, why, "{call} refused");
             }
         }
         let Some(book) = self.book.clone() else { return };
