@@ -6,6 +6,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use orchestrator_proto::{Blocking, Refusal, RefusalCode, v1};
+use orchestrator_tls::{CONNECTION_AGE, CONNECTION_LIFE};
 use orchestrator_types::RunId;
 use tokio::{
     sync::{broadcast, mpsc},
@@ -48,8 +49,10 @@ pub(crate) struct Watcher {
     pub blocking: Blocking,
 }
 
-/// A watcher asks again after this, so that no stream outlives the connection that carries it.
-const TURN: Duration = Duration::from_mins(25);
+/// A watcher asks again after this. A stream that begins in the last moment in which its connection takes
+/// one must be over before the connection is.
+const TURN: Duration = Duration::from_mins(4);
+const _: () = assert!(TURN.as_secs() < CONNECTION_LIFE.as_secs() - CONNECTION_AGE.as_secs());
 
 /// The watcher has gone away, or everything was told.
 struct Done;
@@ -148,4 +151,36 @@ struct Page {
     events: Vec<Recorded>,
     /// The event that ended the run.
     ended: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use orchestrator_plan::Inventory;
+
+    use super::*;
+    use crate::{fixtures, store::Store};
+
+    /// It ends in order, so that whoever follows asks again and is told nothing of a fault.
+    #[tokio::test(start_paused = true)]
+    async fn a_watchers_turn_ends_without_an_error() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let inventory = Inventory { slices: vec![fixtures::offer("n", 0)] };
+        let submission = fixtures::submitted("r", &inventory).submission;
+        store.insert_run(&submission, 1).unwrap();
+        let (_told, live) = broadcast::channel(1);
+        let (sender, mut heard) = mpsc::channel(1);
+        let watcher = Watcher {
+            state: state.path().to_owned(),
+            run: submission.id,
+            after: 0,
+            live,
+            sender,
+            blocking: Blocking::Inline,
+        };
+        let begun = tokio::time::Instant::now();
+        watcher.work_until(Life::default()).await;
+        assert_eq!(begun.elapsed(), TURN);
+        assert!(heard.recv().await.is_none());
+    }
 }

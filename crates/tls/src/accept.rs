@@ -34,8 +34,10 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 256;
 const HANDSHAKES_OF_ONE: usize = 64;
 const CONNECTIONS: usize = 4_096;
-/// Longer than servers let connections live that they can end politely.
-const LIFE: Duration = Duration::from_mins(35);
+/// Age at which a server asks its callers to connect anew; calls in work go on.
+pub const CONNECTION_AGE: Duration = Duration::from_mins(30);
+/// Age at which a connection ends, whatever its peer does.
+pub const CONNECTION_LIFE: Duration = Duration::from_mins(35);
 /// Connections that wait for the server's loop.
 const READY: usize = 64;
 /// After an error of the listener, such as no free file descriptor.
@@ -205,7 +207,7 @@ async fn shake(
     let shown = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
     let shown = shown.ok_or_else(|| io::Error::other("no certificate was shown"))?;
     let identity = Identity::of(shown).map_err(io::Error::other)?;
-    let end = Box::pin(sleep(LIFE.min(time_left(shown))));
+    let end = Box::pin(sleep(CONNECTION_LIFE.min(time_left(shown))));
     Ok(Secured { stream, peer: Peer { address, identity }, end, _place: place })
 }
 

@@ -24,7 +24,7 @@ mod identity;
 mod tests;
 mod trouble;
 
-pub use accept::{Incoming, Peer, Secured};
+pub use accept::{CONNECTION_AGE, CONNECTION_LIFE, Incoming, Peer, Secured};
 pub use authority::{Authority, AuthorityError, Issued, Validity};
 pub use credentials::Credentials;
 pub use dial::dial;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::{Context as _, anyhow};
 use orchestrator_coordinator::{BlobPlace, Config, Coordinator, StartError, StoreError};
 use orchestrator_proto::Health;
-use orchestrator_tls::Role;
+use orchestrator_tls::{CONNECTION_AGE, Role};
 
 use super::{
     reach::{self, Guard, certificates, listen},
@@ -29,8 +29,6 @@ const NO_WORKER: Duration = Duration::from_mins(10);
 /// How often the end of the certificate is looked for.
 const LOOK: Duration = Duration::from_secs(30);
 const STRAGGLER: Duration = Duration::from_secs(30);
-/// Callers behind a balancer spread anew this often.
-const CONNECTION_AGE: Duration = Duration::from_mins(30);
 /// A lease must survive a lost heartbeat.
 const BEATS_PER_LEASE: u32 = 2;
 
